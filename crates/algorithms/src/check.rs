@@ -5,9 +5,9 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    AdaptiveStatus, Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Kind,
-    Lease, LeaseRequest, Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved,
-    RetryAfter, Slot, SlotOp, State, penalty::Count,
+    AdaptiveStatus, Algorithm, BucketRequest, Debits, Decision, Denials, Kind, Lease, LeaseRequest,
+    Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved, RetryAfter, Slot,
+    SlotOp, State, penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -54,8 +54,9 @@ pub struct Part<'a> {
     pub lease: Option<LeaseRequest<'a>>,
     /// Operations on slots.
     pub free: &'a [SlotOp],
-    /// For a limit whose responses state their cost: what is reserved and settled.
-    pub costs: Option<Costs<'a>>,
+    /// For a limit whose responses state their cost: what is reserved and settled. What is stored of that is
+    /// part of `stored`.
+    pub costs: Option<ReserveRequest<'a>>,
     /// For a limit with a penalty: the bucket's denials.
     pub penalty: Option<PenaltyRequest<'a>>,
     /// What happens over the limit.
@@ -74,17 +75,6 @@ pub struct PenaltyRequest<'a> {
     /// Whether the check itself counts if it is denied: one that stands for no request does not, although a
     /// bucket in debt does not fit even a cost of 0.
     pub counts: bool,
-}
-
-/// What a check reserves and settles at one limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs<'a> {
-    /// The cost is a reservation with this secret.
-    pub secret: Option<u64>,
-    /// True costs of earlier reservations: applied first, whatever the decision.
-    pub settle: &'a [CostSettlement],
-    /// Add up what is reserved and not settled yet, which reads every record.
-    pub count_open: bool,
 }
 
 /// Options of a check as a whole.
@@ -305,22 +295,16 @@ impl<'a> Part<'a> {
             debit_serial: self.debit_serial,
             lease: self.lease.unwrap_or_default(),
             free: self.free,
-            reserve: self.costs.map(|costs| self.reserve_request(&costs)),
+            reserve: self.costs.map(|costs| ReserveRequest {
+                stored: self
+                    .stored
+                    .and_then(|stored| stored.reservations.as_deref()),
+                seen: self.stored.map_or(0, |stored| stored.generation),
+                ..costs
+            }),
             edited: self
                 .stored
                 .is_some_and(|stored| stored.generation != self.generation),
-        }
-    }
-
-    fn reserve_request(&self, costs: &Costs<'a>) -> ReserveRequest<'a> {
-        ReserveRequest {
-            secret: costs.secret,
-            settle: costs.settle,
-            stored: self
-                .stored
-                .and_then(|stored| stored.reservations.as_deref()),
-            seen: self.stored.map_or(0, |stored| stored.generation),
-            count_open: costs.count_open,
         }
     }
 

@@ -75,7 +75,7 @@ pub struct CostSettlement {
     pub units: u64,
 }
 
-/// What a check asks of a bucket with reservations.
+/// What a check reserves and settles in a bucket with reservations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReserveRequest<'a> {
     /// The cost is a reservation with this secret.
@@ -86,7 +86,7 @@ pub struct ReserveRequest<'a> {
     pub stored: Option<&'a Reservations>,
     /// The generation in the bucket's state; 0 without one.
     pub seen: u64,
-    /// Add up what is open.
+    /// Add up what is reserved and not settled yet, which reads every record.
     pub count_open: bool,
 }
 

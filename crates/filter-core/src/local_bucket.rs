@@ -104,8 +104,7 @@ impl LocalBucket<'_> {
             })?
     }
 
-    /// Refunds a charge that was made at `taken_at_ms`, as far as it still counts; in a queue,
-    /// frees the slot.
+    /// Refunds a charge as far as it still counts; in a queue, frees the slot.
     ///
     /// # Errors
     /// Other workers wrote first, too often.
@@ -113,19 +112,11 @@ impl LocalBucket<'_> {
         &self,
         host: &impl Host,
         now: Now,
-        taken_at_ms: u64,
-        cost: u64,
-        slot: Option<Slot>,
+        charged: &Charged,
     ) -> Result<(), Contended> {
         self.table
             .update(host, self.key, self.generation, now, |found| {
-                let charge = Charged {
-                    at_ms: taken_at_ms,
-                    units: cost,
-                    lease_ttl_ms: 0,
-                    slot,
-                };
-                match self.refunded(found, now, &charge) {
+                match self.refunded(found, now, charged) {
                     Some((state, decision)) => {
                         self.store(found, &state, &decision, now);
                         Update::Write(())

@@ -10,7 +10,7 @@ mod in_flight;
 
 use std::sync::Arc;
 
-use algorithms::{Algorithm, Slot, SlotOp};
+use algorithms::{Algorithm, Charged, Slot, SlotOp};
 use in_flight::InFlight;
 use policy::Name;
 use protocol::{Answer, CHECK_STREAM};
@@ -244,11 +244,7 @@ pub(crate) struct LocalUnits {
     pub(crate) key: BucketKey,
     pub(crate) generation: u64,
     pub(crate) algorithm: Arc<Algorithm>,
-    pub(crate) cost: u64,
-    /// The slot, if the bucket is a queue.
-    pub(crate) slot: Option<Slot>,
-    /// When they were charged, in milliseconds since the epoch.
-    pub(crate) at_ms: u64,
+    pub(crate) charged: Charged,
 }
 
 impl LocalUnits {
@@ -262,9 +258,12 @@ impl LocalUnits {
             key: of.key,
             generation: of.generation,
             algorithm,
-            cost: of.cost,
-            slot,
-            at_ms: now.wall_ms,
+            charged: Charged {
+                at_ms: now.wall_ms,
+                units: of.cost,
+                lease_ttl_ms: 0,
+                slot,
+            },
         }
     }
 }
@@ -316,7 +315,7 @@ impl Worker {
         // What was charged here stays charged, as at the limiter: otherwise clients could use up the proxy
         // for nothing by leaving before the answer. A slot in a queue is freed, because the next in the
         // queue would wait for nobody.
-        claims.local.retain(|units| units.slot.is_some());
+        claims.local.retain(|units| units.charged.slot.is_some());
         self.requests.holds.release(claims.local, claims.queued);
         self.requests.in_flight.release(claims.in_flight);
         // The request never reached its upstream, so it costs nothing.
@@ -335,7 +334,7 @@ impl Worker {
             start: Start::Full,
         };
         // Contended: the bucket keeps a charge that should be refunded.
-        let _ = bucket.refund(host, now, units.at_ms, units.cost, units.slot);
+        let _ = bucket.refund(host, now, &units.charged);
     }
 }
 

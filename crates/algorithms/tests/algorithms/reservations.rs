@@ -5,9 +5,10 @@ mod adversary;
 mod model;
 mod windows;
 
-use algorithms::check::{Costs, Options, Part, Stored, Verdict, check};
+use algorithms::check::{Options, Part, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, Align, CostSettlement, Kind, Parameters, Reservation, SETTLE_WITHIN_MS,
+    Algorithm, Align, CostSettlement, Kind, Parameters, Reservation, ReserveRequest,
+    SETTLE_WITHIN_MS,
 };
 
 use crate::support::{Random, Subject, bursting, count, histories, moved, number, part};
@@ -41,16 +42,16 @@ impl World {
     }
 
     fn check(&mut self, cost: u64, secret: Option<u64>, settle: &[CostSettlement]) -> Verdict {
-        let costs = Costs {
+        let costs = ReserveRequest {
             secret,
             settle,
-            count_open: false,
+            ..ReserveRequest::default()
         };
         self.check_by(cost, Some(costs))
     }
 
     /// `costs` is `None` for a limit whose responses state no cost.
-    fn check_by(&mut self, cost: u64, costs: Option<Costs<'_>>) -> Verdict {
+    fn check_by(&mut self, cost: u64, costs: Option<ReserveRequest<'_>>) -> Verdict {
         let part = Part {
             generation: self.generation,
             costs,
@@ -93,9 +94,9 @@ impl World {
     /// Units that are reserved and not settled yet.
     fn open(&mut self) -> u64 {
         let count_open = true;
-        let costs = Costs {
+        let costs = ReserveRequest {
             count_open,
-            ..Costs::default()
+            ..ReserveRequest::default()
         };
         self.check_by(0, Some(costs)).limits[0].reserved.open
     }

@@ -6,8 +6,8 @@ use std::{fmt, ops::RangeFrom, sync::Arc};
 
 use algorithms::{
     Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, Penalty, Reservation,
-    SlotAct, SlotId, SlotOp,
-    check::{Costs, LimitVerdict, Options, Part, PenaltyRequest, Stored, Verdict},
+    ReserveRequest, SlotAct, SlotId, SlotOp,
+    check::{LimitVerdict, Options, Part, PenaltyRequest, Stored, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
@@ -666,11 +666,12 @@ impl BucketCosts {
         }
     }
 
-    fn request(&self) -> Costs<'_> {
-        Costs {
+    fn request(&self) -> ReserveRequest<'_> {
+        ReserveRequest {
             secret: self.secret,
             settle: &self.settle,
             count_open: self.count_open,
+            ..ReserveRequest::default()
         }
     }
 

@@ -9,8 +9,8 @@ mod refund;
 
 use algorithms::{
     AdaptiveState, AdaptiveStatus, Algorithm, Debits, Decision, Kind, Lease, LeaseRequest,
-    PROXY_MARKS, Pace, PenaltyStatus, Reserved, RetryAfter, Slot, SlotAct,
-    check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Verdict},
+    PROXY_MARKS, Pace, PenaltyStatus, ReserveRequest, Reserved, RetryAfter, Slot, SlotAct,
+    check::{LimitVerdict, Mode, Options, Part, PenaltyRequest, Verdict},
 };
 
 pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
@@ -319,7 +319,7 @@ fn flags(check: &ScriptCheck<'_>) -> i64 {
     peek + force + debits + denied + patience
 }
 
-fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
+fn encode_costs(args: &mut Vec<i64>, costs: &ReserveRequest<'_>) {
     let unreserved = if costs.count_open { COUNT_OPEN } else { -1 };
     let secret = costs.secret.map_or(unreserved, exact);
     args.extend([secret, integer(costs.settle.len())]);
@@ -457,50 +457,14 @@ fn decode_check(
     }
     let mut limits = Vec::with_capacity(check.limits.len());
     let mut culprit = None;
-    for (index, limit) in check.limits.iter().enumerate() {
-        let row = Row::read(numbers)?;
-        let leases = match limit.part.lease {
-            Some(_) => LeaseRow::read(numbers)?,
-            None => LeaseRow::default(),
-        };
-        let slot = if limit.part.algorithm.gives_slots() {
-            slot(numbers)?
-        } else {
-            None
-        };
-        let adaptive = match limit.part.algorithm.parameters().adaptive {
-            Some(_) => Some(adaptive(numbers, check.options.peek)?),
-            None => None,
-        };
-        let reserved = match limit.part.costs {
-            Some(_) => reserved(numbers)?,
-            None => Reserved::default(),
-        };
-        let penalty = match limit.part.penalty {
-            Some(_) => penalty(numbers)?,
-            None => PenaltyStatus::default(),
-        };
-        match row.fits {
-            STALE => {
-                let generation = unsigned(row.charged)?;
-                culprit = Some(ScriptError::Stale {
-                    limit: index,
-                    generation,
-                });
+    for (limit, asked) in check.limits.iter().enumerate() {
+        match limit_verdict(numbers, &asked.part, check.options.peek)? {
+            (STALE, found) => {
+                let generation = found.charged;
+                culprit = Some(ScriptError::Stale { limit, generation });
             }
-            CORRUPT => culprit = Some(ScriptError::Corrupt { limit: index }),
-            _ => limits.push(LimitVerdict {
-                mode: limit.part.mode,
-                decision: row.decision()?,
-                charged: unsigned(row.charged)?,
-                lease: leases.lease()?,
-                slot,
-                leased: unsigned(leases.leased)?,
-                adaptive,
-                reserved,
-                penalty,
-                denials: None,
-            }),
+            (CORRUPT, _) => culprit = Some(ScriptError::Corrupt { limit }),
+            (_, verdict) => limits.push(verdict),
         }
     }
     match (status, culprit) {
@@ -513,21 +477,65 @@ fn decode_check(
     }
 }
 
+/// Whether the check fits a limit, or what is wrong there, and the limit's verdict.
+fn limit_verdict(
+    numbers: &mut impl Iterator<Item = i64>,
+    part: &Part<'_>,
+    peek: bool,
+) -> Result<(i64, LimitVerdict), MalformedReply> {
+    let fits = numbers.next().ok_or(MalformedReply)?;
+    let charged = next(numbers)?;
+    let decision = decision(numbers, fits == ALLOWED)?;
+    let (lease, leased) = match part.lease {
+        Some(_) => lease(numbers)?,
+        None => (None, 0),
+    };
+    let slot = if part.algorithm.gives_slots() {
+        slot(numbers)?
+    } else {
+        None
+    };
+    let adaptive = match part.algorithm.parameters().adaptive {
+        Some(_) => Some(adaptive(numbers, peek)?),
+        None => None,
+    };
+    let reserved = match part.costs {
+        Some(_) => reserved(numbers)?,
+        None => Reserved::default(),
+    };
+    let penalty = match part.penalty {
+        Some(_) => penalty(numbers)?,
+        None => PenaltyStatus::default(),
+    };
+    let verdict = LimitVerdict {
+        mode: part.mode,
+        decision,
+        charged,
+        lease,
+        slot,
+        leased,
+        adaptive,
+        reserved,
+        penalty,
+        denials: None,
+    };
+    Ok((fits, verdict))
+}
+
 /// A check that every limit charged.
 fn charged(
     numbers: &mut impl Iterator<Item = i64>,
     check: &ScriptCheck<'_>,
 ) -> Result<Verdict, MalformedReply> {
-    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     let mut limits = Vec::with_capacity(check.limits.len());
     for limit in &check.limits {
         limits.push(LimitVerdict {
             mode: limit.part.mode,
             decision: Decision {
                 allowed: true,
-                remaining: next()?,
+                remaining: next(numbers)?,
                 retry_after: RetryAfter::Now,
-                reset_after_ms: next()?,
+                reset_after_ms: next(numbers)?,
                 delay_ms: 0,
             },
             charged: limit.part.cost,
@@ -546,13 +554,40 @@ fn charged(
     })
 }
 
+/// The decision of one limit, after whether the check fits it and what it was charged.
+fn decision(
+    numbers: &mut impl Iterator<Item = i64>,
+    allowed: bool,
+) -> Result<Decision, MalformedReply> {
+    Ok(Decision {
+        allowed,
+        remaining: next(numbers)?,
+        retry_after: match numbers.next().ok_or(MalformedReply)? {
+            -1 => RetryAfter::Never,
+            0 => RetryAfter::Now,
+            ms => RetryAfter::Millis(unsigned(ms)?),
+        },
+        reset_after_ms: next(numbers)?,
+        delay_ms: next(numbers)?,
+    })
+}
+
+/// What was granted, and all units leased out.
+fn lease(numbers: &mut impl Iterator<Item = i64>) -> Result<(Option<Lease>, u64), MalformedReply> {
+    let granted = Lease {
+        units: next(numbers)?,
+        epoch: next(numbers)?,
+        ttl_ms: next(numbers)?,
+    };
+    Ok(((granted.units > 0).then_some(granted), next(numbers)?))
+}
+
 /// An adaptive limit; of a peek, with how it was found.
 fn adaptive(
     numbers: &mut impl Iterator<Item = i64>,
     peek: bool,
 ) -> Result<AdaptiveStatus, MalformedReply> {
-    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
-    let limit_milli = next()?;
+    let limit_milli = next(numbers)?;
     if !peek {
         return Ok(AdaptiveStatus {
             limit_milli,
@@ -561,19 +596,19 @@ fn adaptive(
     }
     let state = AdaptiveState {
         limit_milli,
-        latency_ms: next()?,
-        share: next()?,
-        start_ms: next()?,
-        answers: next()?,
-        late: next()?,
-        slow: next()?,
-        most: next()?,
-        own_late: next()?,
-        own_slow: next()?,
-        moved_ms: next()?,
-        moved_from_milli: next()?,
-        moved_late: next()?,
-        moved_slow: next()?,
+        latency_ms: next(numbers)?,
+        share: next(numbers)?,
+        start_ms: next(numbers)?,
+        answers: next(numbers)?,
+        late: next(numbers)?,
+        slow: next(numbers)?,
+        most: next(numbers)?,
+        own_late: next(numbers)?,
+        own_slow: next(numbers)?,
+        moved_ms: next(numbers)?,
+        moved_from_milli: next(numbers)?,
+        moved_late: next(numbers)?,
+        moved_slow: next(numbers)?,
     };
     Ok(AdaptiveStatus {
         limit_milli,
@@ -583,108 +618,39 @@ fn adaptive(
 
 /// What was reserved and settled.
 fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, MalformedReply> {
-    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     Ok(Reserved {
-        number: next()?,
-        given_back: next()?,
-        excess: next()?,
-        open: next()?,
+        number: next(numbers)?,
+        given_back: next(numbers)?,
+        excess: next(numbers)?,
+        open: next(numbers)?,
     })
 }
 
 /// The status of a penalty.
 fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, MalformedReply> {
-    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     Ok(PenaltyStatus {
-        left_ms: next()?,
-        denials: next()?,
-        begun: next()? == 1,
-        next_ms: next()?,
-        anew_ms: next()?,
+        left_ms: next(numbers)?,
+        denials: next(numbers)?,
+        begun: next(numbers)? == 1,
+        next_ms: next(numbers)?,
+        anew_ms: next(numbers)?,
         unread: false,
     })
 }
 
-/// The integers of one limit.
-struct Row {
-    fits: i64,
-    charged: i64,
-    remaining: i64,
-    retry_after: i64,
-    reset_after: i64,
-    delay: i64,
-}
-
-impl Row {
-    fn read(numbers: &mut impl Iterator<Item = i64>) -> Result<Self, MalformedReply> {
-        let mut next = || numbers.next().ok_or(MalformedReply);
-        Ok(Self {
-            fits: next()?,
-            charged: next()?,
-            remaining: next()?,
-            retry_after: next()?,
-            reset_after: next()?,
-            delay: next()?,
-        })
-    }
-
-    fn decision(&self) -> Result<Decision, MalformedReply> {
-        Ok(Decision {
-            allowed: self.fits == ALLOWED,
-            remaining: unsigned(self.remaining)?,
-            retry_after: match self.retry_after {
-                -1 => RetryAfter::Never,
-                0 => RetryAfter::Now,
-                ms => RetryAfter::Millis(unsigned(ms)?),
-            },
-            reset_after_ms: unsigned(self.reset_after)?,
-            delay_ms: unsigned(self.delay)?,
-        })
-    }
-}
-
-/// The integers of a limit's leases.
-#[derive(Default)]
-struct LeaseRow {
-    granted: i64,
-    epoch: i64,
-    ttl: i64,
-    leased: i64,
-}
-
-impl LeaseRow {
-    fn read(numbers: &mut impl Iterator<Item = i64>) -> Result<Self, MalformedReply> {
-        let mut next = || numbers.next().ok_or(MalformedReply);
-        Ok(Self {
-            granted: next()?,
-            epoch: next()?,
-            ttl: next()?,
-            leased: next()?,
-        })
-    }
-
-    fn lease(&self) -> Result<Option<Lease>, MalformedReply> {
-        if self.granted == 0 {
-            return Ok(None);
-        }
-        Ok(Some(Lease {
-            units: unsigned(self.granted)?,
-            epoch: unsigned(self.epoch)?,
-            ttl_ms: unsigned(self.ttl)?,
-        }))
-    }
-}
-
 /// The name of a slot; all zeros mean that there is none, because `since_ms` of a name is never 0.
 fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<Slot>, MalformedReply> {
-    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     let slot = Slot {
-        start_ms: next()?,
-        parts: next()?,
-        since_ms: next()?,
-        turn: next()?,
+        start_ms: next(numbers)?,
+        parts: next(numbers)?,
+        since_ms: next(numbers)?,
+        turn: next(numbers)?,
     };
     Ok((slot != Slot::default()).then_some(slot))
+}
+
+fn next(numbers: &mut impl Iterator<Item = i64>) -> Result<u64, MalformedReply> {
+    unsigned(numbers.next().ok_or(MalformedReply)?)
 }
 
 fn unsigned(number: i64) -> Result<u64, MalformedReply> {
@@ -898,10 +864,9 @@ mod weight_tests {
             reservation: Reservation::default(),
             units: 1,
         };
-        let costs = Costs {
-            secret: None,
+        let costs = ReserveRequest {
             settle: &[settlement],
-            count_open: false,
+            ..ReserveRequest::default()
         };
         let mut settling = check(&["heavy"]);
         settling.limits[0].part.costs = Some(costs);

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use crate::support::random::Random;
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, number};
-use algorithms::check::{Costs, Mode, Options, Part, PenaltyRequest};
+use algorithms::check::{Mode, Options, Part, PenaltyRequest};
 use algorithms::{
     Algorithm, Align, CostSettlement, Kind, LeaseRequest, Parameters, Penalty, Reservation,
-    Settlement,
+    ReserveRequest, Settlement,
 };
 use store::{
     script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
@@ -490,11 +490,11 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
         }
         cross_slot.decided(|| unreachable!()).unwrap().0
     };
-    let others = decide(check(vec![limit(500, Costs::default())]));
+    let others = decide(check(vec![limit(500, ReserveRequest::default())]));
     assert_eq!(others.limits[0].decision.remaining, 500);
-    let reserving = Costs {
+    let reserving = ReserveRequest {
         secret: Some(7),
-        ..Costs::default()
+        ..ReserveRequest::default()
     };
     let denied = decide(check(vec![
         limit(100, reserving),
@@ -511,9 +511,9 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
         },
         units: 0,
     }];
-    let settling = Costs {
+    let settling = ReserveRequest {
         settle: &settled,
-        ..Costs::default()
+        ..ReserveRequest::default()
     };
     let after = decide(check(vec![limit(0, settling)]));
     assert_eq!(after.limits[0].decision.remaining, 500);

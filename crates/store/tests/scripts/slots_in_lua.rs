@@ -3,8 +3,8 @@
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, algorithm, script_check};
 use algorithms::check::Options;
 use algorithms::{
-    Adaptive, AdaptiveStatus, Algorithm, Debits, InFlightSlot, Kind, Missing, Pace, Parameters,
-    SlotAct, SlotId, SlotOp,
+    Adaptive, AdaptiveStatus, Algorithm, Charged, Debits, InFlightSlot, Kind, Missing, Pace,
+    Parameters, SlotAct, SlotId, SlotOp,
 };
 use store::script::{Charge, Clock, ScriptError};
 
@@ -142,10 +142,12 @@ fn a_refund_removes_what_expired_too() {
         key: KEY.as_bytes(),
         algorithm: &algorithm,
         generation: 1,
-        units: 1,
-        at_ms,
-        lease_ttl_ms: 0,
-        slot: Some(act(SlotAct::Free(1), 2).slot),
+        charged: Charged {
+            at_ms,
+            units: 1,
+            lease_ttl_ms: 0,
+            slot: Some(act(SlotAct::Free(1), 2).slot),
+        },
     };
     let clock = Clock::Injected(NOW + TTL_MS);
     let refunded = bucket.redis.refund_all(&[charge], clock);

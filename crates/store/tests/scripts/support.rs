@@ -7,11 +7,11 @@ pub mod server;
 use std::collections::HashMap;
 
 use algorithms::check::{
-    Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check,
+    LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check,
 };
 use algorithms::{
-    Algorithm, BucketRequest, Charged, CostSettlement, Decision, Denials, Kind, LeaseRequest,
-    Parameters, Penalty, Settlement, SlotOp, State,
+    Algorithm, BucketRequest, CostSettlement, Decision, Denials, Kind, LeaseRequest, Parameters,
+    Penalty, ReserveRequest, Settlement, SlotOp, State,
 };
 use store::script::{
     Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptError, ScriptLimit, ScriptReply,
@@ -135,11 +135,12 @@ pub struct Reserving {
 }
 
 impl Reserving {
-    pub fn ask(&self) -> Costs<'_> {
-        Costs {
+    pub fn ask(&self) -> ReserveRequest<'_> {
+        ReserveRequest {
             secret: self.secret,
             settle: &self.settle,
             count_open: self.count_open,
+            ..ReserveRequest::default()
         }
     }
 }
@@ -262,19 +263,15 @@ impl Engine for RustEngine {
         };
         let mut taken = false;
         if stored.generation == charge.generation {
-            let charged = Charged {
-                at_ms: charge.at_ms,
-                units: charge.units,
-                lease_ttl_ms: charge.lease_ttl_ms,
-                slot: charge.slot,
-            };
-            let state = charge.algorithm.refund(&stored.state, now_ms, &charged);
+            let state = charge
+                .algorithm
+                .refund(&stored.state, now_ms, &charge.charged);
             taken = state != stored.state;
             stored.state = state;
         }
         let asked = BucketRequest {
             edited: stored.generation != charge.generation,
-            ..asking(charge.lease_ttl_ms)
+            ..asking(charge.charged.lease_ttl_ms)
         };
         let left = charge
             .algorithm

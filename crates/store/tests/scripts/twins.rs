@@ -9,8 +9,8 @@ use crate::support::{
 };
 use algorithms::check::{Options, Part, Verdict};
 use algorithms::{
-    ADAPTIVE_LINGER_MS, Algorithm, Debits, Kind, Parameters, Penalty, RetryAfter, Settlement, Slot,
-    SlotOp, State,
+    ADAPTIVE_LINGER_MS, Algorithm, Charged, Debits, Kind, Parameters, Penalty, RetryAfter,
+    Settlement, Slot, SlotOp, State,
 };
 use lua_redis::mlua::Value;
 use store::script::{Charge, Clock, Credit, Credited, ScriptError, ScriptLimit};
@@ -172,10 +172,12 @@ fn compare(twin: &mut dyn Engine, share: Share) {
                     key: subject.key.as_bytes(),
                     algorithm: &subject.algorithm,
                     generation: subject.generation,
-                    units,
-                    lease_ttl_ms: subject.lease.ttl_ms,
-                    at_ms,
-                    slot,
+                    charged: Charged {
+                        at_ms,
+                        units,
+                        lease_ttl_ms: subject.lease.ttl_ms,
+                        slot,
+                    },
                 };
                 let refunded = both.agree(|engine| engine.refund(&charge, now_ms), &charge);
                 seen[2] += u64::from(refunded.taken);

@@ -14,7 +14,7 @@
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 use algorithms::{
-    LeaseRequest,
+    Charged, LeaseRequest,
     check::{LimitVerdict, Mode, PenaltyRequest, Verdict},
 };
 
@@ -400,12 +400,14 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
                     key: limit.key,
                     algorithm: limit.part.algorithm,
                     generation: limit.part.generation,
-                    units: verdict.charged,
-                    lease_ttl_ms: limit.part.lease.map_or(0, |lease| lease.ttl_ms),
-                    at_ms: now_ms,
-                    slot: verdict.slot,
+                    charged: Charged {
+                        at_ms: now_ms,
+                        units: verdict.charged,
+                        lease_ttl_ms: limit.part.lease.map_or(0, |lease| lease.ttl_ms),
+                        slot: verdict.slot,
+                    },
                 };
-                (charge.units > 0).then_some((*index, part.slot, charge))
+                (verdict.charged > 0).then_some((*index, part.slot, charge))
             })
         });
         charges.collect()

@@ -1,6 +1,6 @@
 //! Charges that are refunded, as KEYS and ARGV, and the reply.
 
-use algorithms::{Algorithm, Slot};
+use algorithms::{Algorithm, Charged};
 
 use super::{
     Clock, MalformedReply, ScriptCall, ScriptLimit, encode_kind, encode_own, exact, named,
@@ -15,14 +15,8 @@ pub struct Charge<'a> {
     pub algorithm: &'a Algorithm,
     /// The generation they belong to.
     pub generation: u64,
-    /// How much.
-    pub units: u64,
-    /// The limit's ttl for leases, in milliseconds; 0 if it has none.
-    pub lease_ttl_ms: u64,
-    /// When, by the clock of the bucket's server, in milliseconds since the epoch.
-    pub at_ms: u64,
-    /// The slot, for a queue.
-    pub slot: Option<Slot>,
+    /// What was taken, and when by the clock of the bucket's server.
+    pub charged: Charged,
 }
 
 /// The result of refunding one charge.
@@ -45,15 +39,15 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
         args.extend([
             encode_kind(charge.algorithm),
             exact(charge.generation),
-            exact(charge.units),
-            exact(charge.at_ms),
+            exact(charge.charged.units),
+            exact(charge.charged.at_ms),
             exact(numbers.limit),
             exact(numbers.x),
             exact(numbers.y),
             exact(numbers.z),
-            exact(charge.lease_ttl_ms),
+            exact(charge.charged.lease_ttl_ms),
         ]);
-        args.extend(named(&charge.slot.unwrap_or_default()));
+        args.extend(named(&charge.charged.slot.unwrap_or_default()));
         encode_own(&mut args, charge.algorithm, None);
     }
     ScriptCall {
