@@ -140,9 +140,7 @@ impl Batcher {
             let (fits, weight) = fitting(policy, rest.as_slice(), count);
             match send(rest.by_ref().take(fits).collect(), weight).await {
                 Ok(part) => {
-                    let stale = part.stale.into_iter();
-                    let placed = stale.map(|(within, check)| (at + within, check));
-                    outcome.stale.extend(placed);
+                    outcome.checks.extend(part.checks);
                     outcome.decisions.extend(part.decisions);
                     given.checks.extend(part.given);
                 }
@@ -329,19 +327,15 @@ impl Shared {
         for request in group.requests {
             let mut outcome = Outcome {
                 decisions: Vec::with_capacity(request.checks),
-                ..Outcome::default()
+                checks: checks.by_ref().take(request.checks).collect(),
+                given: Vec::new(),
             };
-            for (at, check) in checks.by_ref().take(request.checks).enumerate() {
+            for check in &outcome.checks {
                 let decision = answers.next().unwrap_or_else(timed_out);
-                outcome.given.extend(
-                    decision
-                        .as_ref()
-                        .ok()
-                        .and_then(|answer| freeing(&check, answer)),
-                );
-                if matches!(decision, Err(CheckError::Stale)) {
-                    outcome.stale.push((at, check));
-                }
+                let answer = decision.as_ref().ok();
+                outcome
+                    .given
+                    .extend(answer.and_then(|answer| freeing(check, answer)));
                 outcome.decisions.push(decision);
             }
             // The client has disconnected: free its slots for others.
@@ -387,8 +381,8 @@ pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
 pub(crate) struct Outcome {
     /// One for each check.
     pub(crate) decisions: Decisions,
-    /// The checks to be repeated under a newer policy, each with its index.
-    pub(crate) stale: Vec<(usize, Check)>,
+    /// The checks themselves, without those after the last that was sent.
+    pub(crate) checks: Vec<Check>,
     /// Checks that free the slots which these were given.
     pub(crate) given: Vec<Check>,
 }

@@ -9,7 +9,7 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
     http::request::Parts,
 };
-use policy::{Descriptor, Name};
+use policy::Name;
 use protocol::{
     Answer, ApiError, CHECK_CBOR, CHECK_JSON, Check, ErrorCode,
     compact::{Batch, BatchAnswer, Report},
@@ -88,7 +88,6 @@ impl Api {
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
         trace::set_request(&request.domain, checks.len());
-        let reserving = Reserving::new(&request.domain, &checks);
         if request.batch {
             if deny != StatusCode::OK {
                 let message = "a batch has no status of its own; it is for single checks";
@@ -96,7 +95,7 @@ impl Api {
             }
             let decided = self.decide(&request.domain, checks, deadline, None).await?;
             trace::decided(&decided.decisions);
-            return batch_response(&decided, &reserving);
+            return batch_response(&decided, &request.domain);
         }
         let (decided, reason) = match (request.wait_ms, checks.pop()) {
             (1.., Some(check)) => {
@@ -113,8 +112,7 @@ impl Api {
             }
         };
         trace::decided(&decided.decisions);
-        let token = decided.decisions.first().and_then(|d| d.as_ref().ok());
-        let token = token.and_then(|answer| reserving.token(0, answer));
+        let token = decided.token(&request.domain, 0);
         single_response(&decided, reason, deny, token)
     }
 
@@ -243,36 +241,14 @@ fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
     Ok(status)
 }
 
-/// What reservation tokens contain besides the answers.
-struct Reserving<'d> {
-    domain: &'d Name,
-    /// The descriptors of the checks that reserve.
-    descriptors: Vec<Option<Descriptor>>,
-}
-
-impl<'d> Reserving<'d> {
-    fn new(domain: &'d Name, checks: &[Check]) -> Self {
-        let descriptor = |check: &Check| check.reserve.then(|| check.descriptor.clone());
-        Self {
-            domain,
-            descriptors: checks.iter().map(descriptor).collect(),
-        }
-    }
-
-    fn token(&self, check: usize, answer: &Answer) -> Option<String> {
-        let descriptor = self.descriptors.get(check)?.as_ref()?;
-        json::token(self.domain, descriptor, answer)
-    }
-}
-
-fn batch_response(decided: &Decided, reserving: &Reserving<'_>) -> Answered {
+fn batch_response(decided: &Decided, domain: &Name) -> Answered {
     if let Some(error) = decided.all_failed() {
         return Err(error);
     }
     let policy = &decided.policy.compiled;
     let decisions = decided.decisions.iter().enumerate();
     let results = decisions.map(|(at, decision)| match decision {
-        Ok(answer) => Ok(Reply::new(answer, policy).reserved_as(reserving.token(at, answer))),
+        Ok(answer) => Ok(Reply::new(answer, policy).reserved_as(decided.token(domain, at))),
         Err(error) => Err(refusal::of_check(error)),
     });
     let body = json::batch_reply(policy.revision().number, results);

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use policy::{Compiled, Limit, Name, SlotId};
 use protocol::{
-    Answer, ApiError, Check, ErrorCode, LimitRequest, Pace, SlotAct, Took, json::Reason,
+    Answer, ApiError, Check, ErrorCode, LimitRequest, Pace, SlotAct, Took,
+    json::{self, Reason},
 };
 use store::{CheckError, CheckPlanError, new_slot_id};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -24,6 +25,8 @@ pub(super) struct Decided {
     pub(super) policy: Arc<Active>,
     /// One for each check, in order.
     pub(super) decisions: Decisions,
+    /// The checks, without those after the last that was sent.
+    checks: Vec<Check>,
 }
 
 impl Api {
@@ -40,31 +43,29 @@ impl Api {
             name(check);
         }
         let policy = self.active(domain)?;
-        let summaries: Vec<CheckSummary> = { checks.iter() }
-            .map(|check| CheckSummary::new(check, &policy.compiled))
-            .collect();
+        let count = checks.len();
         let outcome = self
             .batcher
             .decide(&policy, checks, false, deadline, proxy.clone());
         let outcome = trace::of_store(outcome).await;
         let outcome = outcome.map_err(|error| {
-            policy.counters.undecided(summaries.len());
+            policy.counters.undecided(count);
             refusal::of_undecided(error, self.bounds.store_timeout)
         })?;
         let mut decided = Decided {
             policy,
             decisions: outcome.decisions,
+            checks: outcome.checks,
         };
-        if !outcome.stale.is_empty() {
+        if !decided.stale().is_empty() {
             let mut given = vec![self.batcher.hold(&decided.policy, false, outcome.given)];
-            let stale = outcome.stale;
-            self.ask_again(domain, stale, &mut decided, &mut given, deadline, proxy)
+            self.ask_again(domain, &mut decided, &mut given, deadline, proxy)
                 .await;
             for given in given {
                 given.keep();
             }
         }
-        decided.count(&summaries);
+        decided.count();
         let took = started.elapsed().as_secs_f64();
         self.metrics.check_duration_seconds.observe(took);
         Ok(decided)
@@ -75,7 +76,6 @@ impl Api {
     async fn ask_again(
         &self,
         domain: &Name,
-        mut stale: Vec<(usize, Check)>,
         decided: &mut Decided,
         given: &mut Vec<Given>,
         deadline: Instant,
@@ -91,10 +91,12 @@ impl Api {
         let unchanged = Arc::ptr_eq(&policy, &decided.policy);
         decided.policy = policy;
         for force in [false, true] {
-            if stale.is_empty() || (unchanged && !force) {
+            let places = decided.stale();
+            if places.is_empty() || (unchanged && !force) {
                 continue;
             }
-            let (places, checks): (Vec<_>, Vec<_>) = stale.into_iter().unzip();
+            let checks = places.iter().filter_map(|at| decided.checks.get(*at));
+            let checks = checks.cloned().collect();
             let calling =
                 self.batcher
                     .decide(&decided.policy, checks, force, deadline, proxy.clone());
@@ -113,11 +115,6 @@ impl Api {
                     *slot = decision;
                 }
             }
-            stale = outcome
-                .stale
-                .into_iter()
-                .filter_map(|(at, check)| Some((*places.get(at)?, check)))
-                .collect();
         }
     }
 }
@@ -133,59 +130,44 @@ fn name(check: &mut Check) {
     }
 }
 
-/// What the metrics need of a check after it has moved to the batcher.
-struct CheckSummary {
-    /// Whether it charges; peeks are not counted.
-    charging: bool,
-    /// A denial that ends within this time, in milliseconds, is not the request's answer.
-    patience_ms: u64,
-    limits: Vec<LimitRequest>,
-    /// How a program says that its service answered.
-    took: Option<Took>,
-    /// The exemptions of the check, or of its descriptors.
-    exempt: Vec<Name>,
+/// Counts a check in the domain's metrics.
+fn count(
+    check: &Check,
+    answer: &Answer,
+    Active {
+        counters, compiled, ..
+    }: &Active,
+) {
+    // Peeks are not counted, nor a denial that is not the request's answer.
+    let charging = check.cost > 0 && !check.peek;
+    let decided = charging && !answer.is_repeated(compiled, check.patience_ms);
+    if decided {
+        let exempt = exemptions(check, compiled);
+        for name in &exempt {
+            counters.exempted(name);
+        }
+        if answer.limits.is_empty() && exempt.is_empty() {
+            counters.unmatched();
+        }
+    }
+    for limit in &answer.limits {
+        let skipped = check.skipped().any(|name| *name == limit.name);
+        counters.answered(limit, decided && !skipped);
+    }
+    for request in &check.limits {
+        count_settled(request, check.took, counters, compiled);
+    }
 }
 
-impl CheckSummary {
-    fn new(check: &Check, policy: &Compiled) -> Self {
-        let parts = { check.service.iter() }.flat_map(|service| &service.parts);
-        let of_parts = parts.filter_map(|part| policy.exemption(&part.descriptor));
-        let of_check = || policy.exemption(&check.descriptor);
-        let of_check = check.service.is_none().then(of_check).flatten();
-        Self {
-            exempt: { of_check.into_iter().chain(of_parts) }
-                .map(|exemption| exemption.name.clone())
-                .collect(),
-            charging: check.cost > 0 && !check.peek,
-            patience_ms: check.patience_ms,
-            limits: check.limits.clone(),
-            took: check.took,
-        }
-    }
-
-    fn count(
-        &self,
-        answer: &Answer,
-        Active {
-            counters, compiled, ..
-        }: &Active,
-    ) {
-        let decided = self.charging && !answer.is_repeated(compiled, self.patience_ms);
-        if decided {
-            self.exempt.iter().for_each(|name| counters.exempted(name));
-            if answer.limits.is_empty() && self.exempt.is_empty() {
-                counters.unmatched();
-            }
-        }
-        for limit in &answer.limits {
-            let skips = |of: &LimitRequest| of.skip && of.limit == limit.name;
-            let skipped = self.limits.iter().any(skips);
-            counters.answered(limit, decided && !skipped);
-        }
-        for request in &self.limits {
-            count_settled(request, self.took, counters, compiled);
-        }
-    }
+/// The exemptions of a check, or of its descriptors.
+fn exemptions<'p>(check: &Check, policy: &'p Compiled) -> Vec<&'p Name> {
+    let parts = { check.service.iter() }.flat_map(|service| &service.parts);
+    let of_parts = parts.filter_map(|part| policy.exemption(&part.descriptor));
+    let of_check = || policy.exemption(&check.descriptor);
+    let of_check = check.service.is_none().then(of_check).flatten();
+    { of_check.into_iter().chain(of_parts) }
+        .map(|exemption| &exemption.name)
+        .collect()
 }
 
 /// Counts what a check gave back and settled at one limit.
@@ -217,13 +199,31 @@ fn count_settled(
 }
 
 impl Decided {
+    /// The checks to be repeated under a newer policy.
+    fn stale(&self) -> Vec<usize> {
+        let decisions = self.decisions.iter().enumerate();
+        let stale = decisions.filter(|(_, decision)| matches!(decision, Err(CheckError::Stale)));
+        stale.map(|(at, _)| at).collect()
+    }
+
+    /// The token of what a check reserved; `None`: nothing.
+    pub(super) fn token(&self, domain: &Name, at: usize) -> Option<String> {
+        let check = self.checks.get(at).filter(|check| check.reserve)?;
+        let answer = self.decisions.get(at)?.as_ref().ok()?;
+        json::token(domain, &check.descriptor, answer)
+    }
+
     /// Counts the decisions in the domain's metrics.
-    fn count(&self, summaries: &[CheckSummary]) {
+    fn count(&self) {
         let policy = &self.policy;
         let counters = &policy.counters;
-        for (decision, summary) in self.decisions.iter().zip(summaries) {
+        for (at, decision) in self.decisions.iter().enumerate() {
             match decision {
-                Ok(answer) => summary.count(answer, policy),
+                Ok(answer) => {
+                    if let Some(check) = self.checks.get(at) {
+                        count(check, answer, policy);
+                    }
+                }
                 Err(CheckError::Plan(CheckPlanError::NoMatch)) => counters.unmatched(),
                 Err(
                     CheckError::Store(_)
