@@ -11,7 +11,7 @@ use policy::{
     IfAbsent, Limit, Name, Pointer, Pricing, RequestPlace, ResponsePrice, ResponseValue,
     whole_number,
 };
-use protocol::{Answer, CostSettlement, Reservation};
+use protocol::{Answer, CostSettlement, LimitRequest, Reservation};
 
 use crate::{
     active_policy::ActiveLimit,
@@ -432,13 +432,16 @@ impl Worker {
         let Some(first) = settled.first() else {
             return;
         };
-        let settle = settled.iter().map(|of| (of.limit.clone(), of.settlement));
         let release = SlotRelease {
-            settle: settle.collect(),
+            request: Arc::clone(&first.request),
+            limits: vec![LimitRequest {
+                settle: settled.iter().map(|of| of.settlement).collect(),
+                ..LimitRequest::new(first.limit.clone())
+            }],
+            streams: Vec::new(),
             until_us: now.after_ms(RESEND_MS),
-            ..SlotRelease::default()
         };
-        self.push_release(now, PendingCheck::of_slots(&first.request, release));
+        self.push_release(now, PendingCheck::of_slots(release));
     }
 }
 

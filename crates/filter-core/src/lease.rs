@@ -30,10 +30,10 @@ use crate::{
     response::QuotaStatus,
     worker::Worker,
 };
-pub(crate) use shared_lease::LeaseQuery;
-use shared_lease::{Grant, LeasedBucket, Settlements, SharedView, Terms};
+pub(crate) use shared_lease::{Grant, LeaseQuery};
+use shared_lease::{LeasedBucket, Settlements, SharedView, Terms};
+pub(crate) use worker_lease::WorkerLeases;
 use worker_lease::{Portion, WorkerLease};
-pub(crate) use worker_lease::{Reservation, WorkerLeases};
 
 // --- Takes leased units for a request.
 
@@ -117,13 +117,12 @@ impl Worker {
 
 impl LimitCheck {
     /// Leased units decide the limit.
-    fn claim(&mut self, reservation: Reservation, claims: &mut Claims) {
+    fn claim(&mut self, units: Grant, claims: &mut Claims) {
         self.leased = true;
         claims.leased.push(LeasedUnits {
             key: self.key,
             generation: self.generation,
-            cost: self.limit.cost,
-            reservation,
+            units,
         });
     }
 }
@@ -159,7 +158,10 @@ impl Worker {
         let limit = &limit_check.limit;
         let worker_lease = (self.leases).find(limit_check.key, limit_check.generation)?;
         let status = worker_lease.status.filter(|_| !limit.hidden)?;
-        let leased = worker_lease.shared.saturating_add(worker_lease.grant.units);
+        let leased = worker_lease
+            .shared
+            .left
+            .saturating_add(worker_lease.grant.units);
         status.quota_status(now, &limit.name, limit.cost, leased)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use filter_config::Config;
 use policy::{Mode, OnFailure};
-use protocol::{DecidedBy, ErrorCode, Outcome};
+use protocol::{Debit, DecidedBy, ErrorCode, Outcome};
 
 use crate::{
     active_policy::{ActivePolicy, FallbackBucket},
@@ -161,21 +161,22 @@ impl PendingCheck {
         let owing =
             |limit_check: &LimitCheck| (limit_check.has_debt || failing) && limit_check.is_global();
         self.change_debts(host, now, table, owing, |debt, limit_check, span| {
-            limit_check.debit = debt.units(span, now.mono_us);
-            limit_check.debit_serial = debt.serial(span);
+            let (units, serial) = (debt.units(span, now.mono_us), debt.serial(span));
+            limit_check.debit = (units > 0).then_some(Debit { units, serial });
             *debt = Debt::default();
         });
     }
 
     /// Puts the debts back: the check was not charged.
     pub(crate) fn restore_debts(&mut self, host: &impl Host, now: Now, table: &Table) {
-        let carrying = |limit_check: &LimitCheck| limit_check.debit > 0;
+        let carrying = |limit_check: &LimitCheck| limit_check.debit.is_some();
         self.change_debts(host, now, table, carrying, |debt, limit_check, span| {
-            let span = span.labelled(limit_check.debit_serial);
-            debt.add(limit_check.debit, span, now.mono_us);
+            if let Some(Debit { units, serial }) = limit_check.debit {
+                debt.add(units, span.labelled(serial), now.mono_us);
+            }
         });
         for limit_check in &mut self.limit_checks {
-            limit_check.debit = 0;
+            limit_check.debit = None;
         }
     }
 
@@ -201,7 +202,7 @@ impl PendingCheck {
             });
             if changed.is_err() {
                 // Contended: the next check of the bucket takes the debt if it is still there.
-                limit_check.debit = 0;
+                limit_check.debit = None;
             }
         }
     }

@@ -10,17 +10,16 @@ mod in_flight;
 
 use std::sync::Arc;
 
-use algorithms::{Algorithm, Charged, Slot, SlotOp};
+use algorithms::{Algorithm, Charged, Slot};
 use in_flight::InFlight;
-use policy::Name;
-use protocol::{Answer, CHECK_STREAM};
+use protocol::CHECK_STREAM;
 
 use crate::{
     cache::BucketKey,
     call::{CHECK_PATH, POLICY_PATH, REPORT_PATH},
     cost::{Meter, Metered, RequestBodies},
     host::{Host, Now},
-    lease::Reservation,
+    lease::Grant,
     local_bucket::{LocalBucket, Start},
     response::QuotaStatus,
     worker::{Edits, StreamId, Worker},
@@ -221,7 +220,7 @@ pub(crate) struct Claims {
     /// Charges of buckets of this proxy that deny; in a queue, with the slot.
     pub(crate) local: Vec<LocalUnits>,
     /// Slots of queues in the store. Boxed: rare and large.
-    pub(crate) queued: Option<Box<LimiterSlots>>,
+    pub(crate) queued: Option<Box<SlotRelease>>,
     /// Slots at limits on requests in flight.
     pub(crate) in_flight: HeldSlots,
     /// Units that it reserves until its response ends.
@@ -234,8 +233,7 @@ pub(crate) struct Claims {
 pub(crate) struct LeasedUnits {
     pub(crate) key: BucketKey,
     pub(crate) generation: u64,
-    pub(crate) cost: u64,
-    pub(crate) reservation: Reservation,
+    pub(crate) units: Grant,
 }
 
 /// Units that a request was charged in a bucket of this proxy.
@@ -284,9 +282,9 @@ impl Worker {
     /// the caller holds what is left in `claims`: its slots in queues and its permit.
     pub(crate) fn keep(&mut self, now: Now, stream: StreamId, claims: &mut Claims) {
         // Not settled before: until now, another limit could deny the request.
-        for units in claims.leased.drain(..) {
-            if let Some(worker_lease) = self.leases.find(units.key, units.generation) {
-                worker_lease.spend(units.reservation, units.cost);
+        for of in claims.leased.drain(..) {
+            if let Some(worker_lease) = self.leases.find(of.key, of.generation) {
+                worker_lease.spend(of.units);
             }
         }
         self.hold_slots(now, stream, std::mem::take(&mut claims.in_flight));
@@ -307,9 +305,9 @@ impl Worker {
     pub(crate) fn undo_left(&mut self, mut claims: Claims) {
         // Leased units were never charged to the request, only set aside: neither spent nor returned, they
         // would be withheld from everybody until their lease ends.
-        for units in claims.leased {
-            if let Some(worker_lease) = self.leases.find(units.key, units.generation) {
-                worker_lease.release(units.reservation, units.cost);
+        for of in claims.leased {
+            if let Some(worker_lease) = self.leases.find(of.key, of.generation) {
+                worker_lease.release(of.units);
             }
         }
         // What was charged here stays charged, as at the limiter: otherwise clients could use up the proxy
@@ -354,7 +352,7 @@ pub(crate) struct Holds {
     max: usize,
     /// Slots of requests that left since the last event: of queues of this proxy, and of the store.
     released_local: Vec<LocalUnits>,
-    released: Vec<LimiterSlots>,
+    released: Vec<SlotRelease>,
     /// Releases that no limiter has received yet: at most [`MAX_UNSENT`].
     unsent: Vec<PendingCheck>,
 }
@@ -372,15 +370,6 @@ pub(crate) struct Held {
     pub(crate) quotas: Vec<QuotaStatus>,
     /// Its slots in queues, freed if it leaves before they start, and its permit.
     pub(crate) claims: Claims,
-}
-
-/// Slots in queues in the store.
-#[derive(Debug)]
-pub(crate) struct LimiterSlots {
-    request: Arc<RequestDescriptor>,
-    slots: Vec<(Name, SlotOp)>,
-    /// When all of them have passed, on the monotonic clock.
-    until_us: u64,
 }
 
 impl Holds {
@@ -426,7 +415,7 @@ impl Holds {
     }
 
     /// Releases the slots of a request that does not continue.
-    pub(crate) fn release(&mut self, local: Vec<LocalUnits>, queued: Option<Box<LimiterSlots>>) {
+    pub(crate) fn release(&mut self, local: Vec<LocalUnits>, queued: Option<Box<SlotRelease>>) {
         self.released_local.extend(local);
         self.released.extend(queued.map(|slots| *slots));
     }
@@ -448,33 +437,6 @@ impl Holds {
         if lasts && self.unsent.len() < MAX_UNSENT {
             self.unsent.push(check);
         }
-    }
-}
-
-impl LimiterSlots {
-    /// The slots in an answer; `None`: there are none.
-    pub(crate) fn from_answer(
-        check: &PendingCheck,
-        answer: &Answer,
-        now: Now,
-        request: Option<&Arc<RequestDescriptor>>,
-    ) -> Option<Box<Self>> {
-        if check.policy.is_none() || check.hold == Hold::Never {
-            return None;
-        }
-        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
-        let slots = given.clone().filter_map(|limit| {
-            let slot = limit.slot.filter(|slot| slot.ttl_ms().is_none())?;
-            Some((limit.name.clone(), SlotOp::free(slot, limit.charged)))
-        });
-        let slots: Vec<_> = slots.collect();
-        let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
-        let request = request.filter(|_| !slots.is_empty())?;
-        Some(Box::new(Self {
-            request: Arc::clone(request),
-            slots,
-            until_us: now.after_ms(reset_ms),
-        }))
     }
 }
 
@@ -501,12 +463,7 @@ impl Worker {
             self.refund(host, now, &units);
         }
         for queued in std::mem::take(&mut self.requests.holds.released) {
-            let release = SlotRelease {
-                slots: queued.slots,
-                until_us: queued.until_us,
-                ..SlotRelease::default()
-            };
-            self.push_release(now, PendingCheck::of_slots(&queued.request, release));
+            self.push_release(now, PendingCheck::of_slots(queued));
         }
     }
 

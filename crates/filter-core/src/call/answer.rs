@@ -15,8 +15,8 @@ use crate::{
     metrics::Event,
     outage::{ANSWERED_LATELY_US, CallResult, ChargeStatus},
     request::{
-        Admission, Attempts, Claims, DenyingLimits, HeldSlots, Hold, LimiterSlots, PendingCheck,
-        RequestDescriptor, Stream,
+        Admission, Attempts, Claims, DenyingLimits, HeldSlots, Hold, PendingCheck,
+        RequestDescriptor, SlotRelease, Stream,
     },
     response::{Denial, QuotaStatus},
     worker::{CallAnswer, HOLDING_MS, Worker},
@@ -284,7 +284,7 @@ impl Worker {
             return self.fall_back(host, now, check, ChargeStatus::Unknown);
         }
         self.apply_grants(host, now, sent, &mut check, &mut answer);
-        given.queued = LimiterSlots::from_answer(&check, &answer, now, request.as_ref());
+        given.queued = SlotRelease::from_answer(&check, &answer, now, request.as_ref());
         check.claims.add(given);
         for limit in &answer.limits {
             if check.cost > 0 {

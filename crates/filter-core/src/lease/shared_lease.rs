@@ -41,7 +41,7 @@ pub(crate) struct LeaseQuery {
 }
 
 /// A worker's view of a shared lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedView {
     /// Units that may be taken.
     pub(crate) left: u64,
@@ -98,7 +98,7 @@ impl SharedLease {
         if grant.units == 0 {
             return;
         }
-        let same = |own: &&mut Grant| own.units > 0 && own.is_of(grant.epoch, grant.deadline_us);
+        let same = |own: &&mut Grant| own.units > 0 && own.is_of(grant);
         if let Some(own) = self.grants.iter_mut().find(same) {
             own.units = own.units.saturating_add(grant.units);
             return;
@@ -295,9 +295,9 @@ impl Grant {
         now.reached(self.deadline_us)
     }
 
-    /// Whether these units can be merged with others of this epoch and deadline.
-    pub(super) fn is_of(&self, epoch: u64, deadline_us: u64) -> bool {
-        self.epoch == epoch && self.deadline_us == deadline_us
+    /// Whether these units can be merged with others.
+    pub(super) fn is_of(&self, other: Self) -> bool {
+        self.epoch == other.epoch && self.deadline_us == other.deadline_us
     }
 }
 

@@ -36,16 +36,10 @@ pub(crate) struct WorkerLease<O> {
     pub(crate) settlements: Settlements,
     /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
-    /// Units in the shared lease when this worker last updated it.
-    pub(crate) shared: u64,
+    /// The shared lease when this worker last updated it; the last deadline of any known units.
+    pub(crate) shared: SharedView,
     /// When maintenance is due; `u64::MAX`: there is nothing to maintain.
     pub(crate) maintain_at_us: u64,
-    /// When the newest grant needs maintenance.
-    due_us: u64,
-    /// The last deadline of any known units.
-    last_deadline_us: u64,
-    /// Units to settle in the shared lease when this worker last updated it.
-    unsettled: u64,
     /// The lease time.
     ttl_us: u64,
     /// A descriptor of the bucket, for queries without a request.
@@ -62,13 +56,6 @@ pub(crate) struct WorkerLease<O> {
     outdated: bool,
 }
 
-/// Units reserved for a request that is not decided yet: neither spent nor available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reservation {
-    epoch: u64,
-    deadline_us: u64,
-}
-
 impl<O> WorkerLease<O> {
     fn new(key: BucketKey, generation: u64, now: Now) -> Self {
         Self {
@@ -77,11 +64,8 @@ impl<O> WorkerLease<O> {
             grant: Grant::default(),
             settlements: Settlements::default(),
             status: None,
-            shared: 0,
+            shared: SharedView::default(),
             maintain_at_us: u64::MAX,
-            due_us: 0,
-            last_deadline_us: 0,
-            unsettled: 0,
             ttl_us: 0,
             outdated: false,
             descriptor: None,
@@ -97,17 +81,18 @@ impl<O> WorkerLease<O> {
         (self.key, self.generation)
     }
 
-    /// Reserves a request's cost, if so many units are left before their deadline.
-    pub(crate) fn take(&mut self, cost: u64, now: Now) -> Option<Reservation> {
+    /// Reserves a request's cost, if so many units are left before their deadline: until the request is decided,
+    /// they are neither spent nor available.
+    pub(crate) fn take(&mut self, cost: u64, now: Now) -> Option<Grant> {
         if self.grant.is_over(now) {
             return None;
         }
         self.grant.units = self.grant.units.checked_sub(cost)?;
         self.demand.add(cost);
         self.used_us = now.mono_us;
-        Some(Reservation {
-            epoch: self.grant.epoch,
-            deadline_us: self.grant.deadline_us,
+        Some(Grant {
+            units: cost,
+            ..self.grant
         })
     }
 
@@ -118,18 +103,18 @@ impl<O> WorkerLease<O> {
     }
 
     /// Settles reserved units as spent.
-    pub(crate) fn spend(&mut self, reservation: Reservation, cost: u64) {
-        self.settlements.add(reservation.epoch, cost, 0);
+    pub(crate) fn spend(&mut self, reserved: Grant) {
+        self.settlements.add(reserved.epoch, reserved.units, 0);
     }
 
     /// Releases reserved units. If units of the same grant are still here, they are merged; otherwise
     /// they are returned to the limiter. They are never merged into another grant, whose deadline may
     /// be later.
-    pub(crate) fn release(&mut self, reservation: Reservation, cost: u64) {
-        if self.grant.is_of(reservation.epoch, reservation.deadline_us) {
-            self.grant.units = self.grant.units.saturating_add(cost);
+    pub(crate) fn release(&mut self, reserved: Grant) {
+        if self.grant.is_of(reserved) {
+            self.grant.units = self.grant.units.saturating_add(reserved.units);
         } else {
-            self.settlements.add(reservation.epoch, 0, cost);
+            self.settlements.add(reserved.epoch, 0, reserved.units);
         }
     }
 
@@ -191,11 +176,9 @@ impl<O> WorkerLease<O> {
 
     /// Applies this worker's view of the shared lease, after it took its portion.
     pub(crate) fn apply_view(&mut self, view: &SharedView, now: Now) {
-        self.shared = view.left;
-        self.unsettled = view.unsettled;
-        self.due_us = view.due_us;
-        self.last_deadline_us = view.last_deadline_us.max(self.grant.deadline_us);
-        self.maintain_at_us = if self.last_deadline_us == 0 && view.unsettled == 0 {
+        self.shared = *view;
+        self.shared.last_deadline_us = view.last_deadline_us.max(self.grant.deadline_us);
+        self.maintain_at_us = if self.shared.last_deadline_us == 0 && view.unsettled == 0 {
             u64::MAX
         } else {
             self.maintenance_after(now)
@@ -204,17 +187,17 @@ impl<O> WorkerLease<O> {
 
     /// When unused units must be returned: the bucket may drop a grant as soon as its time is over.
     fn return_us(&self) -> u64 {
-        self.last_deadline_us.saturating_sub(self.ttl_us / 8)
+        self.shared.last_deadline_us.saturating_sub(self.ttl_us / 8)
     }
 
     /// When settlements must be sent, if no query has carried them by then.
     fn settle_by_us(&self) -> u64 {
-        self.last_deadline_us.saturating_add(self.ttl_us / 4)
+        self.shared.last_deadline_us.saturating_add(self.ttl_us / 4)
     }
 
     /// When maintenance is next due.
     fn maintenance_after(&self, now: Now) -> u64 {
-        let looks = [self.due_us, self.return_us()].into_iter();
+        let looks = [self.shared.due_us, self.return_us()].into_iter();
         let mut next = looks.filter(|at_us| !now.reached(*at_us));
         next.next().unwrap_or(self.settle_by_us())
     }
@@ -232,11 +215,11 @@ impl<O> WorkerLease<O> {
         let (spent, returned) = self.settlements.totals();
         let unsettled = spent
             .saturating_add(returned)
-            .saturating_add(self.unsettled);
+            .saturating_add(self.shared.unsettled);
         let left_us = self.grant.deadline_us.saturating_sub(now.mono_us);
         let needed =
             self.demand.in_ttl(now, self.ttl_us).saturating_mul(left_us) / self.ttl_us.max(1);
-        let left = self.grant.units.saturating_add(self.shared);
+        let left = self.grant.units.saturating_add(self.shared.left);
         let little = limit / UNSETTLED_PART;
         let waits = if self.maintain_at_us < self.return_us() {
             left <= needed && unsettled <= little
@@ -381,7 +364,7 @@ impl<O> WorkerLeases<O> {
         generation: u64,
         cost: u64,
         now: Now,
-    ) -> Option<Reservation> {
+    ) -> Option<Grant> {
         self.find(key, generation)?.take(cost, now)
     }
 

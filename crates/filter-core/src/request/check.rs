@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use algorithms::{Algorithm, CostSettlement, Decision, SlotId, SlotOp};
+use algorithms::{Algorithm, Decision, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Scope};
-use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
+use protocol::{Answer, Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
 #[cfg(test)]
 use filter_config::Source;
@@ -45,9 +45,7 @@ pub(crate) struct LimitCheck {
     /// Whether the shared table has a debt of the bucket.
     pub(crate) has_debt: bool,
     /// The units of debt that this check charges.
-    pub(crate) debit: u64,
-    /// The label of the calendar window in which the debt was admitted.
-    pub(crate) debit_serial: Option<u64>,
+    pub(crate) debit: Option<Debit>,
     /// How many denials by this worker's caches the check reports. Of a request that the caches deny: 1
     /// if a penalty counts the denial.
     pub(crate) denied: u64,
@@ -92,8 +90,7 @@ impl LimitCheck {
             local,
             status: None,
             has_debt: false,
-            debit: 0,
-            debit_serial: None,
+            debit: None,
             denied: 0,
             decided: None,
             leased: false,
@@ -279,26 +276,65 @@ pub(crate) enum Hold {
     Barred,
 }
 
-/// Slots of queues that a request released, or of requests in flight.
-#[derive(Debug, Default)]
+/// What a check does about slots and reserved units of one request, or of several in the same buckets. It charges
+/// nothing.
+#[derive(Debug)]
 pub(crate) struct SlotRelease {
-    /// Operations of one kind.
-    pub(crate) slots: Vec<(Name, SlotOp)>,
-    /// The actual costs of requests that had reserved units in the bucket.
-    pub(crate) settle: Vec<(Name, CostSettlement)>,
-    /// The requests that hold the slots, unless they are freed.
+    pub(crate) request: Arc<RequestDescriptor>,
+    /// What it does, by limit.
+    pub(crate) limits: Vec<LimitRequest>,
+    /// The requests that hold the slots, in their order, if they still run.
     pub(crate) streams: Vec<StreamId>,
-    /// The limits that the limiter need not check.
-    pub(crate) skip: Vec<Name>,
-    /// When all of them have passed, on the monotonic clock.
+    /// When the slots have passed, on the monotonic clock.
     pub(crate) until_us: u64,
 }
 
 impl SlotRelease {
-    /// Whether it frees slots, or only settles costs.
+    /// Whether all it does to slots is to free them.
     pub(crate) fn frees(&self) -> bool {
-        let mut slots = self.slots.iter();
-        slots.all(|(_, op)| op.act.frees())
+        let mut slots = self.limits.iter().flat_map(|of| &of.slots);
+        slots.all(|op| op.act.frees())
+    }
+
+    /// The slots of queues in an answer; `None`: there are none.
+    pub(crate) fn from_answer(
+        check: &PendingCheck,
+        answer: &Answer,
+        now: Now,
+        request: Option<&Arc<RequestDescriptor>>,
+    ) -> Option<Box<Self>> {
+        if check.policy.is_none() || check.hold == Hold::Never {
+            return None;
+        }
+        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let limits = given.clone().filter_map(|limit| {
+            let slot = limit.slot.filter(|slot| slot.ttl_ms().is_none())?;
+            Some(LimitRequest {
+                slots: vec![SlotOp::free(slot, limit.charged)],
+                ..LimitRequest::new(limit.name.clone())
+            })
+        });
+        let limits: Vec<_> = limits.collect();
+        let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
+        let request = request.filter(|_| !limits.is_empty())?;
+        Some(Box::new(Self {
+            request: Arc::clone(request),
+            limits,
+            streams: Vec::new(),
+            until_us: now.after_ms(reset_ms),
+        }))
+    }
+
+    /// What the check says about limits: it skips those that apply to the request.
+    fn limit_requests(&self) -> Vec<LimitRequest> {
+        let skip = &self.request.skip;
+        let others = { skip.iter() }.filter(|name| self.limits.iter().all(|of| of.limit != **name));
+        let others = others.map(|name| LimitRequest::new(name.clone()));
+        let mut requests: Vec<_> = others.chain(self.limits.iter().cloned()).collect();
+        for request in &mut requests {
+            request.skip = skip.contains(&request.limit);
+        }
+        requests
     }
 }
 
@@ -367,14 +403,11 @@ impl PendingCheck {
         }
     }
 
-    /// A check about slots and reservations in the buckets of a request.
-    pub(crate) fn of_slots(request: &RequestDescriptor, release: SlotRelease) -> Self {
+    /// A check about slots.
+    pub(crate) fn of_slots(release: SlotRelease) -> Self {
         Self {
-            entries: request.entries.clone(),
-            free: Some(Box::new(SlotRelease {
-                skip: request.skip.clone(),
-                ..release
-            })),
+            entries: release.request.entries.clone(),
+            free: Some(Box::new(release)),
             ..Self::default()
         }
     }
@@ -400,12 +433,12 @@ impl PendingCheck {
 
     /// What the check says about single limits.
     pub(crate) fn limit_requests(&self) -> Vec<LimitRequest> {
-        let mut requests = Vec::new();
-        for limit in self.free.iter().flat_map(|free| &free.skip) {
-            LimitRequest::change(&mut requests, limit, |request| request.skip = true);
+        if let Some(release) = &self.free {
+            return release.limit_requests();
         }
+        let mut requests = Vec::new();
         for of in &self.limit_checks {
-            let nothing = self.cost == 0 && of.debit == 0 && of.denied == 0;
+            let nothing = self.cost == 0 && of.debit.is_none() && of.denied == 0;
             let priced = self.cost > 0 && of.is_global() && of.limit.pricing.is_some();
             let lease = of.lease_query.as_deref().map(|query| LeaseRequest {
                 want: query.want,
@@ -413,7 +446,7 @@ impl PendingCheck {
             });
             // Decided here already, or nothing to decide.
             let skip = nothing || !of.is_global();
-            if !(skip || priced || of.debit > 0 || of.denied > 0 || lease.is_some()) {
+            if !(skip || priced || of.debit.is_some() || of.denied > 0 || lease.is_some()) {
                 continue;
             }
             requests.push(LimitRequest {
@@ -423,21 +456,10 @@ impl PendingCheck {
                     units: of.asked,
                     reserve: of.limit.settles(),
                 }),
-                debit: (of.debit > 0).then_some(Debit {
-                    units: of.debit,
-                    serial: of.debit_serial,
-                }),
+                debit: of.debit,
                 lease,
                 denied: of.denied,
                 ..LimitRequest::new(of.limit.name.clone())
-            });
-        }
-        for (limit, op) in self.free.iter().flat_map(|free| &free.slots) {
-            LimitRequest::change(&mut requests, limit, |request| request.slots.push(*op));
-        }
-        for (limit, settled) in self.free.iter().flat_map(|free| &free.settle) {
-            LimitRequest::change(&mut requests, limit, |request| {
-                request.settle.push(*settled);
             });
         }
         requests

@@ -199,7 +199,7 @@ impl Worker {
             // Another worker may have received a grant since the denial.
             let worker_lease = self.leases.find(key, generation);
             let cost = limit_check.asked;
-            let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
+            let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared.left);
             let denial = denial.filter(|denial| {
                 let denies = denial.denies(cost, now, limit.penalty);
                 denies && (shared_units < cost || denial.is_penalty())

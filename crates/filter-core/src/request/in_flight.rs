@@ -6,7 +6,7 @@ use std::{hash::Hasher, sync::Arc};
 
 use algorithms::{Adaptive, InFlightSlot, Missing, Pace, Slot, SlotAct, SlotId, SlotOp};
 use policy::{Name, whole_number};
-use protocol::Answer;
+use protocol::{Answer, LimitRequest};
 use siphasher::sip::SipHasher13;
 
 use crate::{
@@ -535,17 +535,20 @@ impl Worker {
             return;
         };
         let ttls = slots.iter().filter_map(|(.., held)| held.slot.ttl_ms());
-        let op = |(_, act, held): &OfStream| {
-            let (slot, act) = (held.slot, *act);
-            (held.limit.clone(), SlotOp { slot, act })
+        let op = |(_, act, held): &OfStream| SlotOp {
+            slot: held.slot,
+            act: *act,
         };
         let release = SlotRelease {
-            slots: slots.iter().map(op).collect(),
+            request: Arc::clone(&first.request),
+            limits: vec![LimitRequest {
+                slots: slots.iter().map(op).collect(),
+                ..LimitRequest::new(first.limit.clone())
+            }],
             streams: slots.iter().filter_map(|(stream, ..)| *stream).collect(),
             until_us: now.after_ms(ttls.max().unwrap_or(0)),
-            ..SlotRelease::default()
         };
-        self.push_release(now, PendingCheck::of_slots(&first.request, release));
+        self.push_release(now, PendingCheck::of_slots(release));
     }
 }
 
@@ -591,22 +594,20 @@ impl Worker {
         release: &SlotRelease,
         answer: &Answer,
     ) {
-        let Some((limit, first)) = release.slots.first() else {
+        let [of] = release.limits.as_slice() else {
             return;
         };
-        if first.act != SlotAct::Renew {
+        if of.slots.first().is_none_or(|op| op.act != SlotAct::Renew) {
             return;
         }
-        let limit = answer.limits.iter().find(|of| of.name == *limit);
+        let limit = answer.limits.iter().find(|limit| limit.name == of.limit);
         let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
         let missing = bits.map_or_else(Missing::default, |bits| {
             Missing::new(bits.start_ms, bits.parts)
         });
         let (mut gone, mut lapsed) = (Vec::new(), 0);
-        for (position, ((limit, op), stream)) in
-            release.slots.iter().zip(&release.streams).enumerate()
-        {
-            let Some(held) = self.requests.in_flight.slot(*stream, limit, op.slot) else {
+        for (position, (op, stream)) in of.slots.iter().zip(&release.streams).enumerate() {
+            let Some(held) = self.requests.in_flight.slot(*stream, &of.limit, op.slot) else {
                 continue;
             };
             held.renew_us = sent.after_ms(op.slot.ttl_ms().unwrap_or(0) / RENEWALS);
@@ -624,7 +625,11 @@ impl Worker {
     /// A check that renewed or entered slots got no answer: they are renewed soon.
     pub(crate) fn on_slots_unanswered(&mut self, now: Now, release: &SlotRelease) {
         let mut next_us = u64::MAX;
-        for ((limit, op), stream) in release.slots.iter().zip(&release.streams) {
+        let ops = release
+            .limits
+            .iter()
+            .flat_map(|of| of.slots.iter().map(|op| (&of.limit, op)));
+        for ((limit, op), stream) in ops.zip(&release.streams) {
             if let Some(held) = self.requests.in_flight.slot(*stream, limit, op.slot) {
                 held.renew_us = now.after_ms(op.slot.ttl_ms().unwrap_or(0) / RETRIES);
                 next_us = next_us.min(held.renew_us);

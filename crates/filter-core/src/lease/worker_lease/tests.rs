@@ -40,14 +40,14 @@ fn a_unit_is_put_back_into_its_own_grant_only() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
     let worker_lease = leases.find(key(1), 7).unwrap();
-    worker_lease.release(reservation, 1);
+    worker_lease.release(reservation);
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
         (2, (0, 0))
     );
     let reservation = worker_lease.take(1, at(3)).unwrap();
     worker_lease.grant = grant(3, 150);
-    worker_lease.release(reservation, 1);
+    worker_lease.release(reservation);
     // The same epoch with a later deadline: the units are not used again.
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
@@ -61,7 +61,7 @@ fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
     let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
     let worker_lease = leases.find(key(1), 7).unwrap();
     assert!(worker_lease.settlements.is_empty());
-    worker_lease.spend(reservation, 1);
+    worker_lease.spend(reservation);
     assert_eq!(worker_lease.settlements.totals(), (1, 0));
 }
 
@@ -69,7 +69,7 @@ fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
 fn a_unit_put_back_after_its_deadline_is_not_used() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 2, at(99)).unwrap();
-    leases.find(key(1), 7).unwrap().release(reservation, 2);
+    leases.find(key(1), 7).unwrap().release(reservation);
     assert!(leases.take(key(1), 7, 1, at(101)).is_none());
 }
 
@@ -107,7 +107,7 @@ fn a_unit_released_into_an_empty_lease_is_still_settled() {
     let worker_lease = leases.find(key(1), 7).unwrap();
     worker_lease.clear();
     assert!(worker_lease.is_idle());
-    worker_lease.release(reservation, 1);
+    worker_lease.release(reservation);
     assert!(!worker_lease.is_idle());
     assert_eq!(leases.due(at(500)), [(key(1), 7)]);
     assert_eq!(leases.next_maintenance_us(), 0);
