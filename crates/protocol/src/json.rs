@@ -299,48 +299,15 @@ pub enum Reason {
 }
 
 /// The answer to one check, as JSON.
-#[derive(Serialize)]
 pub struct Reply<'a> {
-    allowed: bool,
-    matched: usize,
-    revision: u64,
-    now_ms: u64,
-    remaining: Option<u64>,
-    retry_after_ms: i64,
-    reset_after_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delay_ms: Option<u64>,
-    limits: Vec<LimitReply<'a>>,
-    denied_by: Vec<&'a str>,
-    would_deny: Vec<&'a str>,
-    degraded_by: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: &'a Answer,
+    policy: &'a Compiled,
     reason: Option<Reason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
 }
 
-#[derive(Serialize)]
-struct LimitReply<'a> {
-    name: &'a str,
-    bucket: Bucket<'a>,
-    allowed: bool,
-    /// Absent for the default mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    limit: Option<u64>,
-    remaining: Option<u64>,
-    charged: u64,
-    retry_after_ms: i64,
-    reset_after_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delay_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slot: Option<String>,
-    /// Present only if there is a penalty.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    penalty: Option<bool>,
-}
+/// The answer of one limit, and how long a queue delays the request.
+struct LimitReply<'a>(&'a LimitAnswer, Option<u64>);
 
 struct Bucket<'a>(&'a [(Name, Option<Vec<u8>>)]);
 
@@ -355,28 +322,11 @@ impl Serialize for Bucket<'_> {
 }
 
 impl<'a> Reply<'a> {
-    /// Converts an answer to JSON; `policy` is the one that decided.
-    pub fn new(answer: &'a Answer, policy: &Compiled) -> Self {
-        let summary = answer.summary();
-        let limits: Vec<LimitReply<'a>> = answer
-            .limits
-            .iter()
-            .map(|limit| LimitReply::new(limit, policy))
-            .collect();
-        let queues = limits.iter().any(|limit| limit.delay_ms.is_some());
+    /// An answer as JSON; `policy` is the one that decided.
+    pub fn new(answer: &'a Answer, policy: &'a Compiled) -> Self {
         Self {
-            allowed: answer.allowed,
-            matched: limits.len(),
-            revision: answer.revision.number,
-            now_ms: answer.now_ms,
-            remaining: summary.remaining,
-            retry_after_ms: or_never(summary.retry_after_ms),
-            reset_after_ms: summary.reset_after_ms,
-            delay_ms: queues.then_some(summary.delay_ms),
-            limits,
-            denied_by: names(&summary.denied_by),
-            would_deny: names(&summary.would_deny),
-            degraded_by: names(&summary.degraded_by),
+            answer,
+            policy,
             reason: None,
             token: None,
         }
@@ -397,33 +347,77 @@ impl<'a> Reply<'a> {
     }
 }
 
-impl<'a> LimitReply<'a> {
-    fn new(limit: &'a LimitAnswer, policy: &Compiled) -> Self {
-        let queue = policy
-            .named(&limit.name)
-            .is_some_and(|limit| limit.quota.parameters().max_delay_ms.is_some());
-        Self {
-            name: limit.name.as_str(),
-            bucket: Bucket(&limit.bucket),
-            allowed: limit.allowed,
-            mode: match limit.mode {
-                Mode::Enforce => None,
-                Mode::Shadow => Some("shadow"),
-                Mode::Degrade => Some("degrade"),
-            },
-            limit: limit.limit,
-            remaining: limit.limit.map(|_| limit.remaining),
-            charged: limit.charged,
-            retry_after_ms: or_never(limit.retry_after_ms),
-            reset_after_ms: limit.reset_after_ms,
-            delay_ms: (queue && limit.limit.is_some()).then_some(limit.delay_ms),
-            slot: limit
-                .slot
-                .filter(|_| limit.charged > 0)
-                .map(|slot| format_slot(slot, limit.charged)),
-            penalty: (limit.penalty.left_ms > 0).then_some(true),
-        }
+impl Serialize for Reply<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (answer, summary) = (self.answer, self.answer.summary());
+        let limits = answer.limits.iter();
+        let limits = limits.map(|limit| LimitReply(limit, delay_ms(limit, self.policy)));
+        let limits: Vec<LimitReply<'_>> = limits.collect();
+        let queues = limits.iter().any(|LimitReply(_, delay)| delay.is_some());
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("allowed", &answer.allowed)?;
+        map.serialize_entry("matched", &limits.len())?;
+        map.serialize_entry("revision", &answer.revision.number)?;
+        map.serialize_entry("now_ms", &answer.now_ms)?;
+        map.serialize_entry("remaining", &summary.remaining)?;
+        map.serialize_entry("retry_after_ms", &or_never(summary.retry_after_ms))?;
+        map.serialize_entry("reset_after_ms", &summary.reset_after_ms)?;
+        optional(&mut map, "delay_ms", queues.then_some(summary.delay_ms))?;
+        map.serialize_entry("limits", &limits)?;
+        map.serialize_entry("denied_by", &names(&summary.denied_by))?;
+        map.serialize_entry("would_deny", &names(&summary.would_deny))?;
+        map.serialize_entry("degraded_by", &names(&summary.degraded_by))?;
+        optional(&mut map, "reason", self.reason)?;
+        optional(&mut map, "token", self.token.as_ref())?;
+        map.end()
     }
+}
+
+impl Serialize for LimitReply<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(limit, delay_ms) = *self;
+        let mode = match limit.mode {
+            Mode::Enforce => None,
+            Mode::Shadow => Some("shadow"),
+            Mode::Degrade => Some("degrade"),
+        };
+        let slot = limit.slot.filter(|_| limit.charged > 0);
+        let slot = slot.map(|slot| format_slot(slot, limit.charged));
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", limit.name.as_str())?;
+        map.serialize_entry("bucket", &Bucket(&limit.bucket))?;
+        map.serialize_entry("allowed", &limit.allowed)?;
+        optional(&mut map, "mode", mode)?;
+        map.serialize_entry("limit", &limit.limit)?;
+        map.serialize_entry("remaining", &limit.limit.map(|_| limit.remaining))?;
+        map.serialize_entry("charged", &limit.charged)?;
+        map.serialize_entry("retry_after_ms", &or_never(limit.retry_after_ms))?;
+        map.serialize_entry("reset_after_ms", &limit.reset_after_ms)?;
+        optional(&mut map, "delay_ms", delay_ms)?;
+        optional(&mut map, "slot", slot)?;
+        optional(
+            &mut map,
+            "penalty",
+            (limit.penalty.left_ms > 0).then_some(true),
+        )?;
+        map.end()
+    }
+}
+
+/// An entry that is there only with a value.
+fn optional<M: SerializeMap>(
+    map: &mut M,
+    name: &str,
+    value: Option<impl Serialize>,
+) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
+}
+
+/// How long a queue delays the request; `None`: the limit is none.
+fn delay_ms(limit: &LimitAnswer, policy: &Compiled) -> Option<u64> {
+    let known = policy.named(&limit.name)?;
+    let queues = known.quota.parameters().max_delay_ms.is_some() && limit.limit.is_some();
+    queues.then_some(limit.delay_ms)
 }
 
 fn names<'a>(names: &[&'a Name]) -> Vec<&'a str> {
