@@ -135,6 +135,31 @@ impl Outcome {
 }
 
 impl LimitAnswer {
+    /// The answer of a limit that lets everything pass, and of which nothing is known beside its name.
+    pub fn new(name: Name) -> Self {
+        Self {
+            name,
+            generation: 0,
+            bucket: Vec::new(),
+            mode: Mode::Enforce,
+            allowed: true,
+            charged: 0,
+            limit: None,
+            window_ms: 0,
+            remaining: 0,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: false,
+            lease: None,
+            slot: None,
+            reservation: None,
+            reserved: Reserved::default(),
+            penalty: PenaltyStatus::default(),
+            adaptive: None,
+        }
+    }
+
     /// What the limit decided.
     pub fn outcome(&self) -> Outcome {
         Outcome::new(self.allowed, self.mode)
@@ -268,25 +293,10 @@ pub(crate) mod tests {
     /// An answer that allows, with arbitrary numbers.
     pub(crate) fn limit(name: &str) -> LimitAnswer {
         LimitAnswer {
-            name: name.parse().unwrap(),
-            generation: 0,
-            bucket: Vec::new(),
-            mode: Mode::Enforce,
-            allowed: true,
-            charged: 0,
             limit: Some(20),
             window_ms: 2000,
             remaining: 20,
-            retry_after_ms: Some(0),
-            reset_after_ms: 0,
-            delay_ms: 0,
-            hidden: false,
-            lease: None,
-            slot: None,
-            reservation: None,
-            reserved: Reserved::default(),
-            penalty: PenaltyStatus::default(),
-            adaptive: None,
+            ..LimitAnswer::new(name.parse().unwrap())
         }
     }
 }

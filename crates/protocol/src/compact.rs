@@ -15,7 +15,7 @@ use policy::{Name, Names, PenaltyStatus, Revision};
 use crate::{
     Answer, Check, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
     LimitRequest, MAX_BATCH_LIMITS, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_SETTLED,
-    MAX_VALUE, Mode, Pace, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
+    MAX_VALUE, Mode, Pace, Reservation, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
 
 pub use cbor::DecodeError;
@@ -656,9 +656,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
         Ok(LimitAnswer {
-            name,
             generation,
-            bucket: Vec::new(),
             mode: match flags & (SHADOW | DEGRADE) {
                 0 => Mode::Enforce,
                 DEGRADE => Mode::Degrade,
@@ -685,12 +683,11 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 0..3 => None,
                 _ => Some(reader.reservation()?),
             },
-            reserved: Reserved::default(),
             penalty: PenaltyStatus {
                 left_ms: flags >> PENALTY_FROM,
                 ..PenaltyStatus::default()
             },
-            adaptive: None,
+            ..LimitAnswer::new(name)
         })
     })
 }

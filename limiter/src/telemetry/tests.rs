@@ -1,5 +1,4 @@
 use policy::Compiled;
-use protocol::Mode;
 
 use super::*;
 use crate::metrics::Metrics;
@@ -18,34 +17,9 @@ fn counters() -> Arc<DomainCounters> {
 
 fn answer(user: &str, allowed: bool) -> LimitAnswer {
     LimitAnswer {
-        name: "per-user".parse().unwrap(),
         bucket: vec![("user".parse().unwrap(), Some(user.as_bytes().to_vec()))],
         allowed,
-        ..protocol_answer()
-    }
-}
-
-fn protocol_answer() -> LimitAnswer {
-    LimitAnswer {
-        name: "a".parse().unwrap(),
-        generation: 0,
-        bucket: Vec::new(),
-        mode: Mode::Enforce,
-        allowed: true,
-        charged: 0,
-        limit: None,
-        window_ms: 0,
-        remaining: 0,
-        retry_after_ms: None,
-        reset_after_ms: 0,
-        delay_ms: 0,
-        hidden: false,
-        lease: None,
-        slot: None,
-        reservation: None,
-        reserved: protocol::Reserved::default(),
-        penalty: protocol::PenaltyStatus::default(),
-        adaptive: None,
+        ..LimitAnswer::new("per-user".parse().unwrap())
     }
 }
 

@@ -32,7 +32,7 @@ use host::{
 };
 use policy::{Compiled, Revision};
 use protocol::{
-    Answer, ApiError, ErrorCode, LimitAnswer, Mode, Reservation,
+    Answer, ApiError, ErrorCode, LimitAnswer, Reservation,
     compact::{Batch, BatchAnswer},
 };
 use rl_filter::{Due, LATE_US, SharedMap, fault};
@@ -117,10 +117,6 @@ fn answer_to(call: &Call) -> Option<(&'static str, Vec<u8>)> {
 
 fn checked(allowed: bool) -> LimitAnswer {
     LimitAnswer {
-        name: "checked".parse().unwrap(),
-        generation: 0,
-        bucket: Vec::new(),
-        mode: Mode::Enforce,
         allowed,
         charged: u64::from(allowed),
         limit: Some(9),
@@ -128,14 +124,8 @@ fn checked(allowed: bool) -> LimitAnswer {
         remaining: 8,
         retry_after_ms: Some(if allowed { 0 } else { 1000 }),
         reset_after_ms: 1000,
-        delay_ms: 0,
-        hidden: false,
-        lease: None,
-        slot: None,
         reservation: allowed.then(Reservation::default),
-        reserved: protocol::Reserved::default(),
-        penalty: protocol::PenaltyStatus::default(),
-        adaptive: None,
+        ..LimitAnswer::new("checked".parse().unwrap())
     }
 }
 

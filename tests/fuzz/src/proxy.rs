@@ -5,8 +5,8 @@ use filter_core::{
     Body, BodyNeed, Call, CallAnswer, Callback, Config, Metering, NoProperty, Now, Request,
     Response, ResponseHeaders, Step, StreamId, Worker, simulated::SharedData,
 };
-use policy::{Compiled, Mode, PenaltyStatus};
-use protocol::{LimitAnswer, Reservation, Reserved, compact::BatchAnswer};
+use policy::Compiled;
+use protocol::{LimitAnswer, Reservation, compact::BatchAnswer};
 
 const LIMITS: &str = r#"
 domain: shop
@@ -224,30 +224,18 @@ fn admitted(config: &Config) -> Vec<u8> {
     let revision = { config.limits.as_ref() }.map(|limits| limits.revision().clone());
     let revision = revision.unwrap_or_default();
     let limit = LimitAnswer {
-        name: crate::name("tokens"),
-        generation: 0,
-        bucket: Vec::new(),
-        mode: Mode::Enforce,
-        allowed: true,
         charged: 100,
         limit: Some(1_000_000),
         window_ms: 60_000,
         remaining: 999_900,
-        retry_after_ms: Some(0),
         reset_after_ms: 6,
-        delay_ms: 0,
-        hidden: false,
-        lease: None,
-        slot: None,
         reservation: Some(Reservation {
             secret: 1,
             number: 1,
             units: 100,
             seal: 1,
         }),
-        reserved: Reserved::default(),
-        penalty: PenaltyStatus::default(),
-        adaptive: None,
+        ..LimitAnswer::new(crate::name("tokens"))
     };
     let answer = protocol::Answer {
         revision: revision.clone(),

@@ -744,10 +744,7 @@ mod tests {
 
     fn liar() -> LimitAnswer {
         LimitAnswer {
-            name: "liar".parse().unwrap(),
             generation: u64::MAX,
-            bucket: Vec::new(),
-            mode: Mode::Enforce,
             allowed: false,
             charged: u64::MAX,
             limit: Some(u64::MAX),
@@ -756,16 +753,11 @@ mod tests {
             retry_after_ms: Some(u64::MAX),
             reset_after_ms: u64::MAX,
             delay_ms: u64::MAX,
-            hidden: false,
-            lease: None,
-            slot: None,
-            reservation: None,
-            reserved: protocol::Reserved::default(),
-            adaptive: None,
             penalty: protocol::PenaltyStatus {
                 left_ms: u64::MAX,
                 ..protocol::PenaltyStatus::default()
             },
+            ..LimitAnswer::new("liar".parse().unwrap())
         }
     }
 

@@ -590,12 +590,8 @@ fn skips(check: &Check, limit: &Name) -> bool {
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict, algorithm: &Algorithm) -> LimitAnswer {
     let generation = found.limit.generation_of(&found.values);
     LimitAnswer {
-        reservation: None,
-        reserved: protocol::Reserved::default(),
         penalty: verdict.penalty,
-        name: found.limit.name.clone(),
         generation,
-        bucket: Vec::new(),
         mode: found.mode(),
         allowed: verdict.decision.allowed,
         charged: verdict.charged,
@@ -603,7 +599,6 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict, algorithm: &Algorithm)
             Some(found) => found.limit_milli / 1000,
             None => algorithm.limit(),
         }),
-        adaptive: None,
         window_ms: algorithm.window_ms(),
         remaining: verdict.decision.remaining,
         retry_after_ms: verdict.decision.retry_after.millis(),
@@ -619,6 +614,7 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict, algorithm: &Algorithm)
             },
             ..slot
         }),
+        ..LimitAnswer::new(found.limit.name.clone())
     }
 }
 

@@ -697,25 +697,11 @@ impl LimitPlan<'_> {
     /// `buckets` counts the buckets of the parts before.
     fn answer(self, buckets: &mut RangeFrom<usize>, verdicts: &[LimitVerdict]) -> LimitAnswer {
         let mut answer = LimitAnswer {
-            name: self.limit.name.clone(),
             generation: self.limit.generation_of(&self.values),
             bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
             mode: self.mode,
-            allowed: true,
-            charged: 0,
-            limit: None,
-            window_ms: 0,
-            remaining: 0,
-            retry_after_ms: Some(0),
-            reset_after_ms: 0,
-            delay_ms: 0,
             hidden: self.limit.hidden,
-            lease: None,
-            slot: None,
-            reservation: None,
-            reserved: protocol::Reserved::default(),
-            penalty: protocol::PenaltyStatus::default(),
-            adaptive: None,
+            ..LimitAnswer::new(self.limit.name.clone())
         };
         match self.what {
             Target::Unlimited => {}
