@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use algorithms::{Debits, Kind, Parameters, check::Options};
-use policy::{Algorithm, Compiled, DESCRIPTOR, Match, Mode, Rate};
+use policy::{Algorithm, Compiled, DESCRIPTOR, Mode, Rate};
 use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
 use super::{Bucket, CheckPlan, LimitPlan, Query, Target};
@@ -76,24 +76,15 @@ fn of_request<'p>(
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);
     let quota = Algorithm::new(&parameters).ok()?;
     let limit = policy.request_limit()?;
-    let window = rate.period_ms.to_string();
-    let text = part.descriptor.get(DESCRIPTOR)?;
-    let found = Match {
-        index: usize::MAX,
-        limit,
-        values: vec![Some(text), Some(window.as_bytes())],
-        shared: None,
-        enforced: true,
-        suppresses: false,
-        missing: None,
-    };
-    let values = found.into_values();
+    let window = rate.period_ms.to_string().into_bytes();
+    let text = part.descriptor.get(DESCRIPTOR)?.to_vec();
+    let values = vec![Some(text), Some(window)];
     let mode = Mode::Enforce;
     let bucket = Bucket::new(policy, limit, &values, &quota, asked, mode, keys);
     Some(LimitPlan {
         limit,
         values,
-        mode: Mode::Enforce,
+        mode,
         what: Target::Bucket(bucket),
     })
 }
