@@ -233,7 +233,7 @@ impl Plugin {
                     context.switch_to(stream.0);
                     let grpc = request.is_some_and(HostRequest::is_grpc);
                     // This fails only for a request that is gone.
-                    let _ = http::refuse(refusal, grpc);
+                    let _ = http::refuse(*refusal, grpc);
                 }
                 // Requests that no longer exist need neither step.
                 Step::Continue { stream, edits } => {
@@ -244,7 +244,7 @@ impl Plugin {
                 }
                 Step::Refuse { stream, refusal } => {
                     if context.switch_to(stream.0) {
-                        let _ = http::refuse(refusal, http::waiting_is_grpc());
+                        let _ = http::refuse(*refusal, http::waiting_is_grpc());
                     }
                 }
             }

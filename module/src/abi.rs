@@ -1390,7 +1390,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
     hooks::caught("response_headers", || {
-        stream.on_response(Request::of_hook(request), end);
+        stream.on_response(|| Request::of_hook(request), end);
     });
     CONTINUE
 }

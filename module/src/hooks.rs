@@ -487,9 +487,8 @@ impl Filter {
     /// Carries out one step for a worker, and what Envoy's refusal makes of it.
     fn carry_out(&self, envoy: &mut abi::Config<'_>, of: Of, step: Step) {
         let awaited = self.run_of("step", of, |state, _| match &step {
-            Step::Call(Call { id, .. }) | Step::Stream(StreamStep::Send(id, _)) => {
-                state.worker.is_in_flight(*id)
-            }
+            Step::Call(call) => state.worker.is_in_flight(call.id),
+            Step::Stream(StreamStep::Send(id, _)) => state.worker.is_in_flight(*id),
             _ => true,
         });
         if awaited != Some(true) {
@@ -655,7 +654,7 @@ pub enum BodyAction {
 /// What a hook makes of its request.
 enum Decision {
     Continue,
-    Refuse(Refusal),
+    Refuse(Box<Refusal>),
     /// By `failure_mode: deny`, where even the new state machine panicked.
     Deny,
     Wait(BodyNeed),
@@ -852,10 +851,8 @@ impl Stream {
         let calls = std::mem::take(&mut steps.calls);
         self.filter.post(self.worker, state, calls);
         if steps.own.is_some() {
-            if state.unpause(id).is_none() && !state.worker.follows(id) {
-                // Nothing else of this request is of interest.
-                state.end(id);
-                self.id.set(None);
+            if state.unpause(id).is_none() {
+                self.forget(state, id);
             }
         } else if !state.is_paused(id) {
             let key = request.keep(self);
@@ -869,23 +866,35 @@ impl Stream {
         (steps, state.worker.body_need(id))
     }
 
+    /// Forgets a request of which nothing else is of interest, and which carries no event.
+    fn forget(&self, state: &mut State, id: StreamId) {
+        if !state.worker.follows(id) && !state.carries_event(id) {
+            state.end(id);
+            self.id.set(None);
+        }
+    }
+
     /// Answers a request. Envoy may end it before this returns.
     fn answer(&self, request: Request<'_>, decision: Decision) {
         if let Decision::Refuse(refusal) = decision {
-            return http::refuse(request, refusal);
+            return http::refuse(request, *refusal);
         }
         http::refuse_after_panic(request, self.filter.config.deny.status_on_error);
     }
 
-    /// The headers of the response.
-    pub fn on_response(&self, mut request: Request<'_>, end: bool) {
+    /// The headers of the response. `request`: as it is to be read, if it is.
+    pub fn on_response<'h>(&self, request: impl FnOnce() -> Request<'h>, end: bool) {
         let Some(id) = self.id.get() else {
             return;
         };
         let now = || self.filter.clocks.now();
         let metering = self.filter.run_untimed("response", self.worker, |state| {
+            let mut request = request();
             let mut headers = HostResponse::new(&mut request);
             let metering = state.worker.on_response(now, id, &mut headers, end);
+            if !state.is_paused(id) {
+                self.forget(state, id);
+            }
             settled(state, metering)
         });
         self.read_on(metering);
@@ -1014,7 +1023,7 @@ impl Filter {
         let resumed = caught("resume", || {
             let mut request = Request::kept(key)?;
             match Decision::by(step, &mut request) {
-                Decision::Refuse(refusal) => http::refuse(request, refusal),
+                Decision::Refuse(refusal) => http::refuse(request, *refusal),
                 _ => request.continue_decoding(),
             }
             Some(())

@@ -180,11 +180,16 @@ impl State {
             self.remove_paused(paused.at);
         }
         self.late.retain(|late| *late != id);
-        if self.scheduled.is_some_and(|event| event.carrier == id) {
+        if self.carries_event(id) {
             self.scheduled = None;
             return self.schedule(None).is_err();
         }
         false
+    }
+
+    /// Whether a request carries the event that is on its way.
+    pub fn carries_event(&self, id: StreamId) -> bool {
+        self.scheduled.is_some_and(|event| event.carrier == id)
     }
 
     /// Schedules an event of this worker, unless one is on its way; `carrier`: by this paused request.

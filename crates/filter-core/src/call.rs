@@ -138,7 +138,7 @@ impl Worker {
         if let Some(bearer) = &self.calls.bearer {
             call.headers.push(("authorization", bearer.clone()));
         }
-        self.steps.push_back(Step::Call(call));
+        self.steps.push_back(Step::Call(Box::new(call)));
     }
 }
 

@@ -115,7 +115,7 @@ impl Reporter {
 #[cold]
 fn first_denial(limit: &Limit, by: DecidedBy, entries: &Extracted) -> DeniedBucket {
     let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
-    let request = entries.keys().iter().zip(entries.values());
+    let request = entries.keys().iter().enumerate();
     DeniedBucket {
         limit: limit.name.clone(),
         by,
@@ -125,7 +125,7 @@ fn first_denial(limit: &Limit, by: DecidedBy, entries: &Extracted) -> DeniedBuck
             .map(|name| (name.clone(), value(name)))
             .collect(),
         descriptor: request
-            .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
+            .filter_map(|(at, name)| Some((name.clone(), entries.at(at)?.to_vec())))
             .collect(),
     }
 }

@@ -500,13 +500,13 @@ pub enum Step {
         /// The request.
         stream: StreamId,
         /// How.
-        refusal: Refusal,
+        refusal: Box<Refusal>,
     },
     /// The body that a request waits for did not arrive in time: the host calls
     /// [`Worker::on_request_read`](Worker::on_request_read).
     DecideWithoutBody(StreamId),
     /// A call to the limiter. The host must report the outcome of each call.
-    Call(Call),
+    Call(Box<Call>),
     /// An operation on the check stream.
     Stream(StreamStep),
     /// The host calls [`Worker::on_turn_end`](Worker::on_turn_end) when the current turn of

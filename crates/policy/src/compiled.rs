@@ -377,10 +377,11 @@ impl Compiled {
     ) -> Vec<Match<'_, 'e>> {
         let keys = self.shape.keys.iter();
         let values: Vec<Option<&[u8]>> = keys.map(|key| entries.get(key.as_str())).collect();
-        if self.exemption_of_values(&values).is_some() {
+        let value = &|key: usize| values.get(key).copied().flatten();
+        if self.exemption_of_values(value).is_some() {
             return Vec::new();
         }
-        let mut matches = self.limits_matching(&values, now_ms);
+        let mut matches = self.limits_matching(value, now_ms);
         if let Some(found) = self.descriptor_limit(entries, now_ms) {
             let at = matches.partition_point(|other| other.index < found.index);
             matches.insert(at, found);
@@ -414,31 +415,35 @@ impl Compiled {
         })
     }
 
-    /// As [`Compiled::matching`], for callers that hold the values in the order of
+    /// As [`Compiled::matching`], for callers that find values by their keys' positions in
     /// [`Compiled::needed_keys`].
     ///
     /// # Errors
     /// The first exemption that holds, whatever is paused.
     pub fn matching_values<'e>(
         &self,
-        values: &[Option<&'e [u8]>],
+        value: &dyn Fn(usize) -> Option<&'e [u8]>,
         now_ms: u64,
     ) -> Result<Vec<Match<'_, 'e>>, &Exemption> {
-        if let Some(exemption) = self.exemption_of_values(values) {
+        if let Some(exemption) = self.exemption_of_values(value) {
             return Err(exemption);
         }
-        let mut matches = self.limits_matching(values, now_ms);
+        let mut matches = self.limits_matching(value, now_ms);
         self.suppress_replaced(&mut matches);
         Ok(matches)
     }
 
-    fn limits_matching<'e>(&self, values: &[Option<&'e [u8]>], now_ms: u64) -> Vec<Match<'_, 'e>> {
+    fn limits_matching<'e>(
+        &self,
+        value: &dyn Fn(usize) -> Option<&'e [u8]>,
+        now_ms: u64,
+    ) -> Vec<Match<'_, 'e>> {
         if self.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return Vec::new();
         }
         let mut matches: Vec<Match<'_, 'e>> = Vec::new();
-        for at in self.shape.index.candidates(values).iter() {
-            if let Some(found) = self.test(at, values, now_ms) {
+        for at in self.shape.index.candidates(value).iter() {
+            if let Some(found) = self.test(at, value, now_ms) {
                 let rank = self.rank(at);
                 let before = matches.partition_point(|other| self.rank(other.index) < rank);
                 matches.insert(before, found);
@@ -455,7 +460,7 @@ impl Compiled {
     fn test<'e>(
         &self,
         index: usize,
-        values: &[Option<&'e [u8]>],
+        value: &dyn Fn(usize) -> Option<&'e [u8]>,
         now_ms: u64,
     ) -> Option<Match<'_, 'e>> {
         let limit = self.limits.get(index)?;
@@ -463,13 +468,12 @@ impl Compiled {
             return None;
         }
         let rule = self.shape.rules.get(index)?;
-        let value = |key: &usize| values.get(*key).copied().flatten();
         let mut matchers = limit.matchers.iter().zip(&rule.matchers);
         let mut all = matchers.clone();
-        if !all.all(|(matcher, key)| matcher.holds(value(key))) {
+        if !all.all(|(matcher, key)| matcher.holds(value(*key))) {
             return None;
         }
-        let values: Vec<Option<&[u8]>> = rule.per.iter().map(value).collect();
+        let values: Vec<Option<&[u8]>> = rule.per.iter().map(|key| value(*key)).collect();
         let absent = values.iter().position(Option::is_none);
         let missing = match (absent, limit.if_missing) {
             (Some(_), IfMissing::Skip) => return None,
@@ -483,7 +487,7 @@ impl Compiled {
             enforced,
             suppresses: enforced
                 && !limit.replaces.is_empty()
-                && matchers.all(|(matcher, key)| matcher.is_certain(value(key))),
+                && matchers.all(|(matcher, key)| matcher.is_certain(value(*key))),
             values,
             shared: None,
             missing,
@@ -535,13 +539,12 @@ impl Exempt {
     }
 
     /// The first exemption that certainly holds.
-    fn find(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
-        let candidates = self.index.candidates(values);
+    fn find<'e>(&self, value: &dyn Fn(usize) -> Option<&'e [u8]>) -> Option<&Exemption> {
+        let candidates = self.index.candidates(value);
         candidates.iter().find_map(|at| {
             let exemption = self.list.get(at)?;
             let mut matchers = exemption.matchers.iter().zip(self.keys.get(at)?);
-            let holds = matchers
-                .all(|(matcher, key)| matcher.holds_surely(values.get(*key).copied().flatten()));
+            let holds = matchers.all(|(matcher, key)| matcher.holds_surely(value(*key)));
             holds.then_some(exemption)
         })
     }
@@ -553,12 +556,15 @@ impl Compiled {
         self.shape.exempt.as_ref()?;
         let keys = self.shape.keys.iter();
         let values: Vec<Option<&[u8]>> = keys.map(|key| entries.get(key.as_str())).collect();
-        self.exemption_of_values(&values)
+        self.exemption_of_values(&|key| values.get(key).copied().flatten())
     }
 
-    /// As [`Compiled::exemption`], for values in the order of [`Compiled::needed_keys`].
-    fn exemption_of_values(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
-        self.shape.exempt.as_ref()?.find(values)
+    /// As [`Compiled::exemption`], for values by their keys' positions in [`Compiled::needed_keys`].
+    fn exemption_of_values<'e>(
+        &self,
+        value: &dyn Fn(usize) -> Option<&'e [u8]>,
+    ) -> Option<&Exemption> {
+        self.shape.exempt.as_ref()?.find(value)
     }
 
     /// The exemptions, in the order of the policy.

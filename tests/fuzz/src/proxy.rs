@@ -81,7 +81,7 @@ fn steps(worker: &mut Worker, mut callback: Callback) -> (Vec<Call>, bool) {
     let (mut calls, mut decided) = (Vec::new(), false);
     while let Some(step) = worker.poll_step(&mut callback) {
         match step {
-            Step::Call(call) => calls.push(call),
+            Step::Call(call) => calls.push(*call),
             Step::Continue { .. } => decided = true,
             Step::Refuse { refusal, .. } => {
                 decided = true;

@@ -278,7 +278,7 @@ impl World {
                 }
                 Step::Call(call) => {
                     let world = Rc::clone(self);
-                    spawn_local(async move { world.call(at, call).await });
+                    spawn_local(async move { world.call(at, *call).await });
                 }
                 Step::AtTurnEnd => {
                     let world = Rc::clone(self);

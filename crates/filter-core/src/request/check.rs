@@ -365,8 +365,8 @@ impl PendingCheck {
         let policy = Arc::new(ActivePolicy::new(compiled, sources, None));
         let entries = policy.plan.extract(&Bare);
         let table = Table::new("shop", 16, [7; 16]);
-        let values = entries.values();
-        let matches = { policy.compiled.matching_values(&values, 0) }.unwrap_or_default();
+        let matches =
+            { policy.compiled.matching_values(&|key| entries.at(key), 0) }.unwrap_or_default();
         let limit_checks = { matches.iter() }
             .map(|found| LimitCheck::new(found, &policy, &table, now).unwrap())
             .collect();

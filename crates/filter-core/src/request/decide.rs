@@ -60,8 +60,8 @@ impl Worker {
         body: Option<&RequestBody>,
     ) {
         let entries = policy.plan.extract(request);
-        let values = entries.values();
-        let matches = match policy.compiled.matching_values(&values, now.wall_ms) {
+        let value = &|key| entries.at(key);
+        let matches = match policy.compiled.matching_values(value, now.wall_ms) {
             Ok(matches) => matches,
             Err(exemption) => {
                 self.counts.exempted(&exemption.name);
@@ -152,7 +152,7 @@ impl Worker {
     ) -> Vec<LimitCheck> {
         let matches = policy
             .compiled
-            .matching_values(&entries.values(), now.wall_ms);
+            .matching_values(&|key| entries.at(key), now.wall_ms);
         self.limit_checks(&matches.unwrap_or_default(), policy, now)
     }
 
@@ -429,12 +429,12 @@ impl Worker {
     /// Answers a request here.
     pub(crate) fn refuse(&mut self, stream: StreamId, denial: Denial) {
         self.requests.streams.remove(stream);
-        let refusal = Refusal {
+        let refusal = Box::new(Refusal {
             denial,
             config: Arc::clone(&self.config),
             random: Random::new(self.random.next_u64()),
             reply_cache: Arc::clone(&self.reply_cache),
-        };
+        });
         self.steps.push_back(Step::Refuse { stream, refusal });
     }
 

@@ -195,9 +195,9 @@ impl Extracted {
         &self.keys
     }
 
-    /// The values, in the order of the keys.
-    pub(crate) fn values(&self) -> Vec<Option<&[u8]>> {
-        self.values.iter().map(Option::as_deref).collect()
+    /// The value of the key at a position.
+    pub(crate) fn at(&self, key: usize) -> Option<&[u8]> {
+        self.values.get(key)?.as_deref()
     }
 
     /// The value of a key.

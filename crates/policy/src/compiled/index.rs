@@ -246,8 +246,10 @@ impl Index {
     }
 
     /// Every limit that may match.
-    pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Candidates {
-        if self.limits <= FEW || values.contains(&Some(MULTIPLE_VALUES)) {
+    /// `value`: that of the entry at a position.
+    pub(super) fn candidates<'e>(&self, value: &dyn Fn(usize) -> Option<&'e [u8]>) -> Candidates {
+        let mut values = (0..self.entries.len()).map(value);
+        if self.limits <= FEW || values.any(|value| value == Some(MULTIPLE_VALUES)) {
             return Candidates::all(self.limits);
         }
         let mut found = Candidates {
@@ -257,8 +259,8 @@ impl Index {
         for limit in &self.rest {
             found.add(*limit);
         }
-        let len = |key: usize| values.get(key).copied().flatten().map_or(0, <[u8]>::len);
-        let most = (0..values.len()).map(len).max().unwrap_or(0);
+        let len = |key: usize| value(key).map_or(0, <[u8]>::len);
+        let most = (0..self.entries.len()).map(len).max().unwrap_or(0);
         let unsearched = self
             .unsearched
             .iter()
@@ -268,8 +270,8 @@ impl Index {
                 found.add(*limit);
             }
         }
-        for (key, ([as_is, lower], value)) in self.entries.iter().zip(values).enumerate() {
-            let Some(value) = value else { continue };
+        for (key, [as_is, lower]) in self.entries.iter().enumerate() {
+            let Some(value) = value(key) else { continue };
             let found = &mut |limit| found.add(limit);
             self.look_up_value(*as_is, (key, false), value, found);
             if lower.exact || lower.depth > 0 || lower.ends > 0 {
@@ -440,7 +442,10 @@ mod tests {
     }
 
     fn candidates(index: &Index, path: &str) -> Vec<usize> {
-        index.candidates(&[Some(path.as_bytes())]).iter().collect()
+        index
+            .candidates(&|_| Some(path.as_bytes()))
+            .iter()
+            .collect()
     }
 
     #[test]
