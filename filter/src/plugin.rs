@@ -71,10 +71,9 @@ impl Plugin {
         if !http::is_limited(direction, self.sidecar) {
             return Action::Continue;
         }
-        let now = self.clock.now();
         self.worker
             .borrow_mut()
-            .on_request(&SharedData, now, id, &request);
+            .on_request(&SharedData, &|| self.clock.now(), id, &request);
         let action = self.carry_out(Some((id, &request)));
         if action == Action::Pause && self.worker.borrow().body_need(id) == BodyNeed::Reads {
             return Action::PauseForBody;

@@ -781,7 +781,7 @@ impl Stream {
             Some(BodyNeed::Read) => {
                 this.decide("request_read", &mut request, |state, now, id, request| {
                     let host = HostRequest::new(request, false);
-                    state.worker.on_request_read(&SharedMap, now, id, &host);
+                    state.worker.on_request_read(&SharedMap, now(), id, &host);
                 })
             }
             // A request that passed before the panic needs no further decision.
@@ -807,13 +807,13 @@ impl Stream {
         self: &Rc<Self>,
         hook: &'static str,
         request: &mut Request<'h>,
-        act: impl FnOnce(&mut State, Now, StreamId, &Request<'h>),
+        act: impl FnOnce(&mut State, &dyn Fn() -> Now, StreamId, &Request<'h>),
     ) -> Decision {
         let filter = &*self.filter;
-        let decided = filter.run(hook, self.worker, |state, now| {
+        let decided = filter.run_untimed(hook, self.worker, |state| {
             let id = self.id.get().unwrap_or_else(|| state.begin());
             self.id.set(Some(id));
-            act(state, now, id, request);
+            act(state, &|| filter.clocks.now(), id, request);
             self.settle(state, id, request)
         });
         // A new state machine decides by `failure_mode`.

@@ -91,6 +91,8 @@ pub(crate) enum PolicyState {
 pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Arc<Plan>,
+    /// Whether anything is or was paused, so that a request's limits depend on the time.
+    pub(crate) has_pauses: bool,
     /// Entries whose absence satisfies a condition of a limit.
     pub(crate) satisfied_by_absence: Vec<Name>,
     /// In the order of the policy.
@@ -147,7 +149,9 @@ impl ActivePolicy {
         };
         let keys = compiled.needed_keys();
         let mut satisfied_by_absence: Vec<Name> = Vec::new();
+        let mut has_pauses = compiled.paused().is_some();
         for limit in compiled.limits() {
+            has_pauses |= limit.paused.is_some();
             for matcher in &limit.matchers {
                 if matcher.holds(None) && !satisfied_by_absence.contains(&matcher.entry) {
                     satisfied_by_absence.push(matcher.entry.clone());
@@ -163,6 +167,7 @@ impl ActivePolicy {
             limits: compiled.limits().iter().enumerate().map(active).collect(),
             satisfied_by_absence,
             all_proxies,
+            has_pauses,
             compiled,
         }
     }

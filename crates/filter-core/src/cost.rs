@@ -603,7 +603,7 @@ impl Worker {
             }
         }
         self.requests.streams.remove(stream);
-        self.decide(host, now, stream, request, Some(&*body));
+        self.decide(host, &|| now, stream, request, Some(&*body));
         self.send_soon(host, now);
     }
 

@@ -115,25 +115,25 @@ impl Worker {
 
     /// A request arrived. Exactly one [`Step::Continue`] or [`Step::Refuse`] follows, now or later,
     /// unless [`Worker::on_gone`] comes first. If [`Worker::body_need`] says that the body is needed,
-    /// the step follows after the body.
+    /// the step follows after the body. The time is read only if it matters.
     pub fn on_request(
         &mut self,
         host: &impl Host,
-        now: Now,
+        now: &dyn Fn() -> Now,
         stream: StreamId,
         request: &impl Request,
     ) {
         if !self.is_sampled() || self.is_limiter_traffic(request) {
             return self.pass(stream, Edits::default(), Vec::new());
         }
-        self.join(host, now);
-        self.resume(host, now);
-        self.free_slots(host, now);
-        if matches!(self.policy.state, PolicyState::Unknown) {
-            self.poll_policy(host, now);
+        let unknown = matches!(self.policy.state, PolicyState::Unknown);
+        if !self.ticks.busy || unknown || !self.requests.is_idle() {
+            self.catch_up(host, now());
         }
         self.decide(host, now, stream, request, None);
-        self.send_soon(host, now);
+        if !self.calls.batcher.is_empty() {
+            self.send_soon(host, now());
+        }
     }
 
     /// The last of a request has arrived: its body or its trailers.
@@ -400,16 +400,19 @@ impl Worker {
         u32::try_from(self.ticks.every_ms).unwrap_or(u32::MAX)
     }
 
-    /// A request arrived: an idle worker catches up.
-    fn resume(&mut self, host: &impl Host, now: Now) {
-        if self.ticks.busy {
-            return;
-        }
-        self.ticks.busy = true;
-        if self.ticks.quiet_since_us.is_none() {
+    /// A request arrived: the first since a tick, or there is no policy, or something to free.
+    fn catch_up(&mut self, host: &impl Host, now: Now) {
+        self.join(host, now);
+        let was_busy = std::mem::replace(&mut self.ticks.busy, true);
+        if !was_busy && self.ticks.quiet_since_us.is_none() {
+            // It was idle.
             self.load_snapshot(host, now);
             self.outage.breaker.is_open(host, now);
             self.tick_soon(now);
+        }
+        self.free_slots(host, now);
+        if matches!(self.policy.state, PolicyState::Unknown) {
+            self.poll_policy(host, now);
         }
     }
 

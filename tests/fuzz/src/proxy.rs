@@ -132,7 +132,7 @@ impl Request for Lines<'_> {
 pub fn request(bytes: &[u8]) {
     let (mut worker, host) = (worker(), SharedData::default());
     let request = Lines(bytes);
-    worker.on_request(&host, NOW, STREAM, &request);
+    worker.on_request(&host, &|| NOW, STREAM, &request);
     let (_, at_once) = steps(&mut worker, Callback::of_request(STREAM));
     let later = Now {
         mono_us: NOW.mono_us + 10_000_000,
@@ -190,7 +190,7 @@ const POST: &[u8] = b":method:POST\n:path:/v1/chat\nx-user:alice\ncontent-type:a
 /// The body of a request that reserves what it says.
 pub fn request_body(bytes: &[u8]) {
     let (mut worker, host) = (worker(), SharedData::default());
-    worker.on_request(&host, NOW, STREAM, &Lines(POST));
+    worker.on_request(&host, &|| NOW, STREAM, &Lines(POST));
     assert_eq!(worker.body_need(STREAM), BodyNeed::Reads);
     for chunk in chunks(bytes) {
         worker.on_request_body(STREAM, chunk.len(), false, &Chunk(chunk));
@@ -256,7 +256,7 @@ fn admitted(config: &Config) -> Vec<u8> {
 pub fn response(bytes: &[u8]) {
     for events in [false, true] {
         let (mut worker, host) = (worker(), SharedData::default());
-        worker.on_request(&host, NOW, STREAM, &Lines(POST));
+        worker.on_request(&host, &|| NOW, STREAM, &Lines(POST));
         worker.on_request_read(&host, NOW, STREAM, &Lines(POST));
         worker.on_turn_end(&host, NOW);
         let (calls, _) = steps(&mut worker, Callback::of_root());
@@ -306,7 +306,7 @@ pub fn call_answer(bytes: &[u8]) {
     worker.on_stream_message(&host, NOW, bytes);
     worker.on_request(
         &host,
-        NOW,
+        &|| NOW,
         STREAM,
         &Lines(b":method:POST\n:path:/v1/x?key=k\nx-user:alice"),
     );

@@ -339,7 +339,7 @@ impl World {
         self.deciding
             .set(if limited { By::Worker } else { By::Fallback });
         self.turn(at, Callback::of_request(stream), |worker, shared, now| {
-            worker.on_request(shared, now, stream, &request);
+            worker.on_request(shared, &|| now, stream, &request);
         });
         self.deciding.set(By::Fallback);
     }

@@ -25,7 +25,7 @@ impl Worker {
     pub(crate) fn decide(
         &mut self,
         host: &impl Host,
-        now: Now,
+        now: &dyn Fn() -> Now,
         stream: StreamId,
         request: &impl Request,
         body: Option<&RequestBody>,
@@ -46,7 +46,7 @@ impl Worker {
                 let plan = Plan::new(&keys, &self.config.sources);
                 let check =
                     PendingCheck::new(stream, None, plan.extract(request), Vec::new(), None);
-                self.check_with_limiter(host, now, check);
+                self.check_with_limiter(host, now(), check);
             }
         }
     }
@@ -54,14 +54,15 @@ impl Worker {
     fn decide_by(
         &mut self,
         host: &impl Host,
-        (now, stream): (Now, StreamId),
+        (now, stream): (&dyn Fn() -> Now, StreamId),
         policy: Arc<ActivePolicy>,
         request: &impl Request,
         body: Option<&RequestBody>,
     ) {
         let entries = policy.plan.extract(request);
         let value = &|key| entries.at(key);
-        let matches = match policy.compiled.matching_values(value, now.wall_ms) {
+        let now_ms = if policy.has_pauses { now().wall_ms } else { 0 };
+        let matches = match policy.compiled.matching_values(value, now_ms) {
             Ok(matches) => matches,
             Err(exemption) => {
                 self.counts.exempted(&exemption.name);
@@ -72,6 +73,7 @@ impl Worker {
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), Vec::new());
         }
+        let now = now();
         if let Some(denial) = self.missing(now, &matches, &entries) {
             self.reporter.denied();
             return self.refuse(stream, denial);

@@ -330,7 +330,7 @@ impl World {
         let Envoy {
             shared, workers, ..
         } = &mut self.envoys[envoy];
-        workers[worker].on_request(shared, now, stream, &request);
+        workers[worker].on_request(shared, &|| now, stream, &request);
         self.carry_out(envoy, worker, Callback::of_request(stream));
         number
     }

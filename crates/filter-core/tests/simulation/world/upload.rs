@@ -51,7 +51,7 @@ impl World {
         self.uploads.insert(number, upload.clone());
         let (now, stream) = (self.now(), StreamId(u32::try_from(number).unwrap()));
         let at = &mut self.envoys[0];
-        at.workers[0].on_request(&at.shared, now, stream, upload);
+        at.workers[0].on_request(&at.shared, &|| now, stream, upload);
         self.carry_out(0, 0, Callback::of_request(stream));
         (number, self.envoys[0].workers[0].body_need(stream))
     }
