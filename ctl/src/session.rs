@@ -4,7 +4,6 @@ mod edit_plan;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,8 +14,8 @@ use std::{
 pub use insight::LiveEntries;
 use policy::{Descriptor, Limit, Name, Policy, WHOLE_ADDRESS};
 use store::{
-    CheckError, CheckPlanError, ClientCertificate, Cursor, EditError, EditPlanError, HeadState,
-    KeyValue, Options, Overrides, Record, Store, StoreError, Stored,
+    CheckError, CheckPlanError, Cursor, EditError, EditPlanError, HeadState, KeyValue, Options,
+    Overrides, Record, Store, StoreError, Stored,
 };
 
 use crate::{
@@ -56,10 +55,8 @@ impl<'p> Session<'p> {
                 "the variable {name} is not read; did you mean RLCTL_{meant}?"
             ));
         }
-        let file = |name| settings::variable(name).map(PathBuf::from);
-        let files = file("RL_STORE_CERT").zip(file("RL_STORE_KEY"));
         let options = Options {
-            client_certificate: files.map(|(cert, key)| ClientCertificate { cert, key }),
+            client_certificate: settings.client_certificate.clone(),
             keys: settings.keys.clone(),
             timeout: settings.timeout,
             // A slow connection attempt fails first, so that the error is about the connection.

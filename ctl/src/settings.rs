@@ -1,9 +1,9 @@
 //! Settings from the global options and the environment.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use policy::Name;
-use store::{Keys, SCHEMES, StoreUrl, UrlError};
+use store::{ClientCertificate, Keys, SCHEMES, StoreUrl, UrlError};
 
 use crate::{
     cli::Global,
@@ -26,6 +26,8 @@ pub struct Settings {
     pub url: StoreUrl,
     /// Where the URL comes from, for error messages.
     pub url_source: &'static str,
+    /// What is shown to a server with TLS.
+    pub client_certificate: Option<ClientCertificate>,
     /// What keys start with.
     pub keys: Keys,
     /// How long one step may take.
@@ -50,6 +52,7 @@ impl Settings {
         Ok(Self {
             url: parse_url(&url, url_source)?,
             url_source,
+            client_certificate: client_certificate(variable)?,
             keys: parse_prefix(pick(&global.key_prefix, "RL_KEY_PREFIX"))?,
             timeout: parse_timeout(pick(&global.timeout, "RLCTL_TIMEOUT"))?,
             domain: parse_domain(pick(&global.domain, "RLCTL_DOMAIN"))?,
@@ -91,6 +94,23 @@ pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
         .hint("as in redis://[[user]:password@]host[:port][/db]")),
         Err(error) => Err(Error::usage(format!("{source}: {error}"))
             .hint("a URL is redis://[[user]:password@]host[:port][/db], with %2F for a `/` in the password")),
+    }
+}
+
+/// Both files, or neither: a server that wants a certificate does not say that it got none.
+fn client_certificate(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<ClientCertificate>, Error> {
+    let [cert, key] = ["RL_STORE_CERT", "RL_STORE_KEY"];
+    let missing = |set: &str, other: &str| {
+        Error::usage(format!("{set} is set and {other} is not"))
+            .hint("a certificate is shown with its key: set both, or neither")
+    };
+    match [cert, key].map(|name| variable(name).map(PathBuf::from)) {
+        [None, None] => Ok(None),
+        [Some(cert), Some(key)] => Ok(Some(ClientCertificate { cert, key })),
+        [Some(_), None] => Err(missing(cert, key)),
+        [None, Some(_)] => Err(missing(key, cert)),
     }
 }
 

@@ -79,6 +79,7 @@ fn limiter(dir: &Path, roots: &str, store: &[&str]) -> Result<Limiter> {
     command.args(store).current_dir(dir);
     command
         .env("SSL_CERT_FILE", dir.join(roots))
+        .env("SSL_CERT_DIR", dir.join("more"))
         .stdin(Stdio::null());
     Ok(Limiter {
         _process: Process::start(&format!("limiter-{roots}"), &mut command, dir)?,
@@ -134,6 +135,10 @@ async fn a_certificate_is_verified_by_its_authority_and_its_name() -> Result<()>
     limiter_says(dir.path(), "ours.pem", &[&by_address], "not valid for name").await?;
     let plain = format!("redis://127.0.0.1:{port}");
     limiter_says(dir.path(), "ours.pem", &[&plain], "does this port want TLS").await?;
+    let more = dir.path().join("more");
+    fs::create_dir(&more)?;
+    fs::copy(dir.path().join("other.pem"), more.join("other.pem"))?;
+    limiter_says(dir.path(), "none.pem", &[&url], "none.pem").await?;
     // A server without TLS waits for the rest of what it takes for a command.
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("rediss://{}", silent.local_addr()?);
@@ -149,7 +154,13 @@ async fn a_store_that_wants_a_certificate_gets_one() -> Result<()> {
     let _redis = redis(dir.path(), &ours, "yes", port).await?;
     client_certificate(dir.path(), &ours)?;
     let url = format!("rediss://localhost:{port}");
-    limiter_says(dir.path(), "ours.pem", &[&url], "\"ready\": false").await?;
+    limiter_says(
+        dir.path(),
+        "ours.pem",
+        &[&url],
+        "another client certificate",
+    )
+    .await?;
     let shown = [&[url.as_str()], &SHOWN[..]].concat();
     limiter_says(dir.path(), "ours.pem", &shown, "\"ready\": true").await
 }

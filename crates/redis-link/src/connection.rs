@@ -17,6 +17,7 @@
 //! commands.
 
 use std::{
+    io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -356,14 +357,14 @@ impl Shared {
         Error::Unreachable(format!("no answer to {to} within {limit} ms{hint}"))
     }
 
-    fn if_tls(&self, tls: bool, hint: &'static str) -> &'static str {
-        let speaks = self.route.speaks_tls();
-        if speaks == tls { hint } else { "" }
-    }
-
     async fn open(&self, place: Option<&Host>, until: Instant) -> Result<Connected, Error> {
         let stream = timeout_at(until, self.route.dial(place)).await;
-        let tls = self.if_tls(true, "; does this port speak TLS?");
+        let speaks_tls = self.route.speaks_tls();
+        let tls = if speaks_tls {
+            "; does this port speak TLS?"
+        } else {
+            ""
+        };
         let stream = stream
             .map_err(|_| self.late("a connection attempt", tls))?
             .map_err(unreachable)?;
@@ -393,7 +394,7 @@ impl Shared {
         let mut driver: Driver = Box::pin(driver);
         tokio::select! {
             prepared = self.prepare(&mut connection) => prepared?,
-            () = &mut driver => return Err(self.closed()),
+            () = &mut driver => return Err(self.closed(None)),
         }
         Ok(Connected {
             connection,
@@ -402,9 +403,17 @@ impl Shared {
         })
     }
 
-    fn closed(&self) -> Error {
-        let tls = self.if_tls(false, "; does this port want TLS (rediss://)?");
-        Error::Unreachable(format!("closed at once{tls}"))
+    /// With TLS 1.3 a server that refuses our certificate says so after the handshake, if at all.
+    fn closed(&self, said: Option<&io::Error>) -> Error {
+        let tls = if self.route.speaks_tls() {
+            "; does it want another client certificate (--store-cert, RL_STORE_CERT)?"
+        } else {
+            "; does this port want TLS (rediss://)?"
+        };
+        match said.filter(|error| error.kind() == io::ErrorKind::InvalidData) {
+            Some(said) => Error::Unreachable(format!("closed at once, {said}{tls}")),
+            None => Error::Unreachable(format!("closed at once{tls}")),
+        }
     }
 
     /// Sends the first command and reads its answer, which the library would not pass on: a server that takes no
@@ -426,7 +435,7 @@ impl Shared {
             match stream.read_u8().await {
                 Ok(byte) if line.len() < GREETING_MAX => line.push(byte),
                 Ok(_) => return Err(value::short()),
-                Err(_) => return Err(self.closed()),
+                Err(error) => return Err(self.closed(Some(&error))),
             }
         }
         match line.trim_ascii_end().split_first() {
@@ -576,7 +585,7 @@ impl Shared {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
-fn unreachable(error: std::io::Error) -> Error {
+fn unreachable(error: io::Error) -> Error {
     Error::Unreachable(error.to_string())
 }
 

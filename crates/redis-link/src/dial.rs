@@ -24,7 +24,10 @@ use tokio_rustls::{
     TlsConnector,
     rustls::{
         ClientConfig, RootCertStore,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        pki_types::{
+            CertificateDer, PrivateKeyDer, ServerName,
+            pem::{self, PemObject},
+        },
     },
 };
 
@@ -130,8 +133,13 @@ impl Dialer {
         };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let tls = tls.latest().await;
-        Ok(Box::new(tls.connect(name, stream).await?))
+        let (tls, unread) = tls.latest().await;
+        let connected = tls.connect(name, stream).await;
+        let connected = connected.map_err(|error| match unread {
+            Some(why) => io::Error::new(error.kind(), format!("{error}; {why}")),
+            None => error,
+        });
+        Ok(Box::new(connected?))
     }
 }
 
@@ -281,6 +289,8 @@ struct Certificates {
 
 struct LastRead {
     connector: TlsConnector,
+    /// Which root certificates are not in it, and why.
+    unread: Option<String>,
     at: Instant,
     /// Why they are older than `at`.
     error: Option<Error>,
@@ -288,9 +298,11 @@ struct LastRead {
 
 impl Certificates {
     fn read(client: Option<&ClientCertificate>) -> Result<Self, Error> {
+        let (connector, unread) = connector(client)?;
         Ok(Self {
             last: Mutex::new(LastRead {
-                connector: connector(client)?,
+                connector,
+                unread,
                 at: Instant::now(),
                 error: None,
             }),
@@ -298,8 +310,9 @@ impl Certificates {
         })
     }
 
-    /// What connects with the files as they are, or as they last were usable.
-    async fn latest(&self) -> TlsConnector {
+    /// What connects with the files as they are, or as they last were usable, and what to say of root
+    /// certificates where it fails.
+    async fn latest(&self) -> (TlsConnector, Option<String>) {
         let mut last = self.last.lock().await;
         if last.at.elapsed() >= REREAD {
             last.at = Instant::now();
@@ -307,8 +320,9 @@ impl Certificates {
             // The system's roots are a few hundred kilobytes.
             let read = spawn_blocking(move || connector(client.as_ref())).await;
             match read.unwrap_or_else(|error| Err(Error::Unreachable(error.to_string()))) {
-                Ok(connector) => {
+                Ok((connector, unread)) => {
                     last.connector = connector;
+                    last.unread = unread;
                     last.error = None;
                 }
                 Err(error) => {
@@ -319,16 +333,17 @@ impl Certificates {
                 }
             }
         }
-        last.connector.clone()
+        (last.connector.clone(), last.unread.clone())
     }
 }
 
-fn connector(client: Option<&ClientCertificate>) -> Result<TlsConnector, Error> {
+/// And which root certificates it does not know: of several sources one may be a file that is not there.
+fn connector(client: Option<&ClientCertificate>) -> Result<(TlsConnector, Option<String>), Error> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
+    let why = found.errors.first().map(ToString::to_string);
     if roots.is_empty() {
-        let why = found.errors.first().map(ToString::to_string);
         return Err(Error::Unreachable(format!(
             "no root certificates found for TLS ({}); SSL_CERT_FILE can name some",
             why.unwrap_or_else(|| "the system has none".to_owned())
@@ -343,15 +358,19 @@ fn connector(client: Option<&ClientCertificate>) -> Result<TlsConnector, Error> 
         }
         None => config.with_no_client_auth(),
     };
-    Ok(TlsConnector::from(Arc::new(config)))
+    let unread = why.map(|why| format!("not all root certificates could be read: {why}"));
+    Ok((TlsConnector::from(Arc::new(config)), unread))
 }
 
 fn read(
     client: &ClientCertificate,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
-    let chain = CertificateDer::pem_file_iter(&client.cert)
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&client.cert)
         .and_then(Iterator::collect)
         .map_err(|error| unusable(&client.cert, &error))?;
+    if chain.is_empty() {
+        return Err(unusable(&client.cert, &pem::Error::NoItemsFound));
+    }
     let key = PrivateKeyDer::from_pem_file(&client.key);
     Ok((chain, key.map_err(|error| unusable(&client.key, &error))?))
 }

@@ -54,6 +54,21 @@ fn an_empty_variable_says_nothing() {
 }
 
 #[test]
+fn a_certificate_is_set_with_its_key() {
+    let (cert, key) = (("RL_STORE_CERT", "c.pem"), ("RL_STORE_KEY", "c.key"));
+    assert_eq!(resolve(&[], &[]).unwrap().client_certificate, None);
+    let both = resolve(&[], &[cert, key]).unwrap();
+    assert!(both.client_certificate.is_some());
+    for (alone, message) in [
+        (cert, "RL_STORE_CERT is set and RL_STORE_KEY is not"),
+        (key, "RL_STORE_KEY is set and RL_STORE_CERT is not"),
+    ] {
+        let error = resolve(&[], &[alone]).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
 fn errors_name_the_flag_and_never_the_password() {
     for (flags, message) in [
         (["--redis", "http://:s3cret@host"], "--redis: the URL of"),

@@ -26,6 +26,7 @@ impl<'p> Session<'p> {
         let settings = Settings {
             url: StoreUrl::Memory,
             url_source: settings::DEFAULT_SOURCE,
+            client_certificate: None,
             keys: store::Keys::default(),
             timeout: Duration::from_secs(1),
             domain: None,
