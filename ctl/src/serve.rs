@@ -171,6 +171,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// The value of `--metrics-listen`.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an address and a port: 127.0.0.1:8094, or 0.0.0.0:8094 for all addresses of this machine"
+            .to_owned()
+    })
+}
+
 /// Listens at the address, if there is one, and serves from then on.
 pub async fn serve(
     at: Option<SocketAddr>,

@@ -24,7 +24,8 @@ pub struct Flags {
         long,
         env = "RL_LISTEN",
         value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:8090"
+        default_value = "127.0.0.1:8090",
+        value_parser = address
     )]
     pub listen: SocketAddr,
 
@@ -35,7 +36,8 @@ pub struct Flags {
         env = "RL_ADMIN",
         value_name = "ADDRESS:PORT",
         default_value = "127.0.0.1:8091",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = address
     )]
     pub admin: Vec<SocketAddr>,
 
@@ -314,6 +316,13 @@ impl Flags {
         unread.map(say).collect()
     }
 
+    /// Whether nothing can ever be limited: limits in memory come from files or a management server.
+    pub fn has_no_limits(&self) -> bool {
+        let in_memory = matches!(self.store.0, Ok(StoreUrl::Memory));
+        let from_files = !self.limits.is_empty() || self.rls_config.is_some();
+        in_memory && !from_files && self.xds_server.is_none()
+    }
+
     /// How the store is to be used.
     pub fn store_options(&self) -> store::Options {
         let files = self.store_cert.clone().zip(self.store_key.clone());
@@ -355,6 +364,13 @@ fn xds_url(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("a URL, http://HOST:PORT or https://HOST:PORT".to_owned())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an address and a port: 127.0.0.1:8090, or 0.0.0.0:8090 for all addresses of this machine"
+            .to_owned()
+    })
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -89,6 +89,9 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         if matches!(url, StoreUrl::Memory) {
             tracing::warn!("limits and buckets are in the memory of this process, where rlctl and other limiters cannot see them; set --store or RL_STORE to redis://HOST");
         }
+        if flags.has_no_limits() {
+            tracing::warn!("there are no limits: name a file with --limits, or a store with --store");
+        }
         tracing::info!(
             listen = %listeners.data.local_addr()?,
             admin = ?flags.admin,

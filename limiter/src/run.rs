@@ -138,7 +138,8 @@ pub async fn run(
     }
     parts.lifecycle.enter(Phase::Close);
     let ended = async { while serving.join_next().await.is_some() {} };
-    if timeout(settings.last_answers, ended).await.is_err() {
+    let cut_off = timeout(settings.last_answers, ended).await.is_err();
+    if cut_off {
         tracing::warn!("some requests did not end in time and are cut off");
         parts.lifecycle.enter(Phase::Abort);
     }
@@ -149,7 +150,7 @@ pub async fn run(
         .telemetry
         .write_last(&parts.domains, &parts.fleet)
         .await;
-    tracing::info!("stopped: every request was answered");
+    tracing::info!(cut_off, "stopped");
     panicked.map_or(Ok(()), |task| Err(RunError::Panicked(task)))
 }
 

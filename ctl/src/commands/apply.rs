@@ -91,6 +91,7 @@ pub struct Apply {
         long,
         help_heading = "Watch options",
         value_name = "ADDRESS:PORT",
+        value_parser = crate::serve::address,
         requires = "watch"
     )]
     metrics_listen: Option<SocketAddr>,

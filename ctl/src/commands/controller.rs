@@ -85,7 +85,7 @@ const WRITES_END: Duration = Duration::from_secs(5);
 ))]
 pub struct Controller {
     /// Where /metrics, /healthz and /readyz are served.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = crate::serve::address)]
     metrics_listen: Option<SocketAddr>,
 
     /// The namespace of the Lease [default: that of the service account].

@@ -92,3 +92,30 @@ fn a_key_without_its_certificate_is_refused() {
         assert!(Flags::try_parse_from(half).is_err());
     }
 }
+
+#[test]
+fn an_address_that_cannot_be_read_is_answered_with_one_that_can() {
+    for wrong in ["localhost:8090", "8090", ":8090", "127.0.0.1", ""] {
+        for flag in ["--listen", "--admin"] {
+            let error = Flags::try_parse_from(["limiter", flag, wrong]).unwrap_err();
+            assert!(error.to_string().contains("0.0.0.0:8090"), "{error}");
+        }
+    }
+    let flags = Flags::parse_from(["limiter", "--admin", "127.0.0.1:1,[::1]:2"]);
+    assert_eq!(flags.admin.len(), 2);
+}
+
+#[test]
+fn a_memory_store_without_a_source_of_limits_is_told_from_others() {
+    let has_none =
+        |words: &[&str]| Flags::parse_from([&["limiter"], words].concat()).has_no_limits();
+    assert!(has_none(&[]));
+    for words in [
+        ["--store", "redis://a"],
+        ["--limits", "a.yaml"],
+        ["--rls-config", "a"],
+        ["--xds-server", "http://a:1"],
+    ] {
+        assert!(!has_none(&words), "{words:?}");
+    }
+}
