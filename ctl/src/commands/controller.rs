@@ -370,6 +370,7 @@ impl Control<'_> {
                 self.metrics.acts.set(i64::from(acted));
                 // Of what another replica sees now, this one would repeat what it saw last.
                 self.metrics.policies.clear();
+                self.metrics.domains.clear();
                 self.metrics.drift.clear();
                 // What another replica did since is in the store and in the statuses.
                 self.cluster.defer_to_others();
@@ -664,6 +665,7 @@ impl Control<'_> {
     /// The statuses of `RateLimitDomains` that changed.
     fn domains_to_write(&self, now: &str) -> Vec<(Write, RateLimitDomainStatus)> {
         let mut changed = Vec::new();
+        self.metrics.domains.clear();
         for seen in self.cluster.all_domains() {
             let object = seen.object;
             let key = object.metadata.key();
@@ -675,6 +677,14 @@ impl Control<'_> {
                 }
                 continue;
             };
+            let accepted = if result.accepted.ok {
+                "True"
+            } else {
+                result.accepted.reason
+            };
+            let accepted = accepted.to_owned();
+            let labels = metrics::AcceptedLabels { accepted };
+            self.metrics.domains.get_or_create(&labels).inc();
             let domain = result.domain.as_ref();
             let domain = domain.and_then(|name| self.domains.get(name));
             let own = object.metadata.generation;

@@ -46,8 +46,10 @@ use crate::{
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// How long a watch may be silent. The API server sends a bookmark once a minute.
 pub(super) const SILENCE: Duration = Duration::from_secs(90);
-/// Before a watch that failed begins again, and before the same for a kind that the cluster does not have.
+/// Before a watch that failed begins again: twice as long after each failure in a row, for an API server that has too much
+/// to do; and before the same for a kind that the cluster does not have.
 const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(8);
 const RETRY_MISSING: Duration = Duration::from_secs(5);
 /// How long a watch counts as failing after an error. While it fails, it has one more often than that; once it goes on, it may
 /// have nothing to say.
@@ -165,21 +167,41 @@ pub(super) fn watch_all(client: &Client) -> Watches {
     let one = |kind: Kind| {
         let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
         let events = watcher(api, kind.config());
+        let mut pause = RETRY;
         events
-            .then(move |event| async move {
-                if let Err(error) = &event {
-                    sleep(if is_missing(error) {
-                        RETRY_MISSING
-                    } else {
-                        RETRY
-                    })
-                    .await;
+            .then(move |event| {
+                let before = pause_before(&event, &mut pause);
+                async move {
+                    if let Some(before) = before {
+                        sleep(before).await;
+                    }
+                    Said(kind, event)
                 }
-                Said(kind, event)
             })
             .boxed()
     };
     select_all(KINDS.map(one))
+}
+
+/// How long to wait before a watch goes on; `next` is the pause after the next failure.
+fn pause_before<T>(
+    event: &Result<Event<T>, watcher::Error>,
+    next: &mut Duration,
+) -> Option<Duration> {
+    match event {
+        // It is only about to list, as after each failure.
+        Ok(Event::Init) => None,
+        Ok(_) => {
+            *next = RETRY;
+            None
+        }
+        Err(error) if is_missing(error) => Some(RETRY_MISSING),
+        Err(_) => {
+            let pause = *next;
+            *next = pause.saturating_mul(2).min(RETRY_MAX);
+            Some(pause)
+        }
+    }
 }
 
 fn is_missing(error: &watcher::Error) -> bool {
@@ -828,4 +850,28 @@ pub(super) async fn resign(client: &Client, namespace: &str, name: &str, identit
 
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_fails_again_and_again_begins_ever_later() {
+        let failed = || Err(watcher::Error::NoResourceVersion);
+        let mut next = RETRY;
+        let mut pauses = Vec::new();
+        for event in [failed(), failed(), Ok(Event::Init), failed()] {
+            pauses.extend(pause_before::<()>(&event, &mut next));
+        }
+        assert_eq!(pauses, [RETRY, RETRY * 2, RETRY * 4]);
+        for _ in 0..10 {
+            pauses.extend(pause_before::<()>(&failed(), &mut next));
+        }
+        assert_eq!(pauses.last(), Some(&RETRY_MAX));
+        // Else it would count as well between two failures.
+        assert!(RETRY_MAX < FAILS_FOR);
+        assert_eq!(pause_before(&Ok(Event::Apply(())), &mut next), None);
+        assert_eq!(pause_before::<()>(&failed(), &mut next), Some(RETRY));
+    }
 }

@@ -18,6 +18,7 @@ pub(super) struct Metrics {
     pub(super) edits: Family<DomainLabels, Counter>,
     pub(super) drift: Family<DomainLabels, Gauge>,
     pub(super) policies: Family<StateLabels, Gauge>,
+    pub(super) domains: Family<AcceptedLabels, Gauge>,
     pub(super) statuses: Counter,
     pub(super) failures: Failures,
     pub(super) starting: Gauge,
@@ -26,6 +27,11 @@ pub(super) struct Metrics {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct StateLabels {
     pub(super) enforced: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct AcceptedLabels {
+    pub(super) accepted: String,
 }
 
 /// What failed, as a label.
@@ -38,7 +44,7 @@ impl Metrics {
         let mut registry = Registry::default();
         let (acts, starting) = (Gauge::default(), Gauge::default());
         let (edits, drift, policies) = (Family::default(), Family::default(), Family::default());
-        let statuses = Counter::default();
+        let (domains, statuses) = (Family::default(), Counter::default());
         registry.register(
             "rl_controller_active",
             "1 if this replica acts, 0 if it stands by",
@@ -54,6 +60,11 @@ impl Metrics {
             "rl_controller_policies",
             "RateLimits, by whether they are enforced: True, or the reason why not",
             policies.clone(),
+        );
+        registry.register(
+            "rl_controller_domains",
+            "RateLimitDomains, by whether they are accepted: True, or the reason why not",
+            domains.clone(),
         );
         registry.register(
             "rl_controller_statuses",
@@ -77,6 +88,7 @@ impl Metrics {
             edits,
             drift,
             policies,
+            domains,
             statuses,
             failures,
             starting,
