@@ -51,6 +51,21 @@ fn istios_metrics_are_split_into_labels_as_prometheus_does() {
     assert_eq!(rules[1..], expected);
 }
 
+/// A Prometheus that finds limiters by annotations and by a monitor counts each decision twice.
+#[test]
+fn pods_with_a_monitor_have_no_annotations_for_scraping() {
+    let marks = |components: &[&str]| {
+        let all = rendered(components);
+        let pods = all.iter().filter(|object| object["kind"] == "Deployment");
+        let annotations = pods.map(|object| &object["spec"]["template"]["metadata"]["annotations"]);
+        { annotations }
+            .filter(|found| found["prometheus.io/scrape"] == "true")
+            .count()
+    };
+    assert_eq!(marks(&["gitops", "controller"]), 1);
+    assert_eq!(marks(&["gitops", "controller", "monitoring"]), 0);
+}
+
 /// Prometheus selects a pod's port by its name.
 #[test]
 fn monitors_name_ports_that_there_are() {
