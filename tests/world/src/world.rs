@@ -42,6 +42,8 @@ const CREDIT: u64 = 2;
 const RECOVERED_MS: u64 = 10_000;
 /// How long a limiter takes to load the limits and to be found ready.
 const READY: Duration = Duration::from_secs(1);
+/// Requests that come just before a limiter leaves.
+const CROWD: u64 = 20;
 /// The operator's place in the network.
 const OPERATOR: usize = 99;
 
@@ -156,9 +158,22 @@ impl World {
 
     /// A new limiter takes the place of one that leaves, as soon as it is ready: new calls go there, connections stay
     /// until the limiter ends them.
-    async fn drain(&self, limiter: usize) {
+    async fn drain(self: &Rc<Self>, limiter: usize) {
         let comes = self.new_limiter(limiter);
         sleep(READY).await;
+        // Their calls are under way when it leaves.
+        let chance = &self.sim.chance;
+        for _ in 0..CROWD {
+            let class = chance.index(CLASSES.len());
+            if let Some(at) = self.any_worker()
+                && CLASSES[class].kind == Kind::Checked
+            {
+                let generation = self.sim.now_ms() / GENERATION_MS;
+                let user = format!("{}-{generation}-{}", CLASSES[class].name, chance.below(2));
+                self.arrive(class, &user, at);
+            }
+        }
+        sleep(Duration::from_millis(chance.below(4))).await;
         let leaves = self.limiters.borrow_mut()[limiter].replace(comes);
         if let Some(leaves) = leaves
             && self.sim.keeps(Rule::Drain)
