@@ -19,9 +19,9 @@ struct Memory {
     free: [Blocks; SIZES],
 }
 
-/// Bound: sizes of blocks that are kept, up to 504 bytes.
+/// Bound: sizes of blocks that are kept, of 16 bytes each. Beyond it, above 504 bytes, rlsf gets a block back at once.
 const SIZES: usize = 32;
-/// Bound: blocks of one size that are kept. So up to 64 KiB of all sizes are.
+/// Bound: blocks of one size that are kept, 64 KiB of all sizes. Beyond it, rlsf gets a block back at once.
 const BLOCKS: usize = 8;
 
 /// Free blocks of one size, the first word of each pointing to the next.

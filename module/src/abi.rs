@@ -11,7 +11,6 @@
 //! - Numbers of Envoy's enums are plain integers: in a Rust enum, an unlisted one would be undefined
 //!   behaviour.
 //! - No panic leaves a hook ([`hooks::caught`]): `extern "C"` would abort.
-//! - A block of memory is kept ([`Memory`]) by the thread that freed it, for the next one of its size there.
 //! - What the hooks of a configuration get is never freed ([`Handle`]): Envoy may end one on a worker while
 //!   such a hook runs on the main thread.
 
@@ -21,7 +20,6 @@
 )]
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
     cell::{Cell, OnceCell, RefCell},
     collections::HashMap,
     ffi::c_void,
@@ -1005,119 +1003,6 @@ unsafe fn array<'h, T>(data: *const T, len: usize) -> &'h [T] {
     unsafe { slice::from_raw_parts(data, len) }
 }
 
-// --- The module's memory. A worker keeps small blocks that its requests freed for its next requests: to free one and
-// get another takes Envoy's allocator over 200 instructions, and a leased request takes eleven. They are of Envoy's
-// allocator all the same, so its overload manager sees them.
-
-/// Blocks have sizes of so many bytes times a whole number.
-const BLOCK: usize = 16;
-/// Bound: sizes of blocks that are kept, up to 1 KiB.
-const SIZES: usize = 64;
-/// Bound: blocks of one size that a worker keeps. So it keeps up to 260 KiB of all sizes.
-const BLOCKS: usize = 8;
-
-/// Free blocks of one size, the first word of each pointing to the next.
-struct Blocks {
-    first: Cell<*mut u8>,
-    /// How many more are kept.
-    room: Cell<usize>,
-}
-
-thread_local! {
-    /// Those of this thread, by size. Other threads than workers have no room for any, as they may end.
-    static FREE: [Blocks; SIZES] = const {
-        [const { Blocks { first: Cell::new(ptr::null_mut()), room: Cell::new(0) } }; SIZES]
-    };
-    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// This thread is one of Envoy's workers.
-fn keep_blocks() {
-    if !IS_WORKER.replace(true) {
-        FREE.with(|free| free.iter().for_each(|blocks| blocks.room.set(BLOCKS)));
-    }
-}
-
-struct Memory;
-
-#[global_allocator]
-static MEMORY: Memory = Memory;
-
-impl Memory {
-    /// The size of a block, in units of [`BLOCK`] and less one; `None`: it is not kept.
-    const fn size(layout: Layout) -> Option<usize> {
-        let at = layout.size().wrapping_sub(1) / BLOCK;
-        if at < SIZES && layout.align() <= BLOCK {
-            Some(at)
-        } else {
-            None
-        }
-    }
-
-    const fn rounded(at: usize) -> Layout {
-        // SAFETY: the alignment is a power of two, and the size small.
-        unsafe { Layout::from_size_align_unchecked((at + 1) * BLOCK, BLOCK) }
-    }
-}
-
-// SAFETY: a block is the system's, of the size that `rounded` says for all layouts of its `size`. It is in one list at
-// most, from when it is freed until it is returned, and only its thread reads that list.
-unsafe impl GlobalAlloc for Memory {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(at) = Self::size(layout) else {
-            // SAFETY: the caller keeps to the same contract. The same holds for all calls below.
-            return unsafe { System.alloc(layout) };
-        };
-        FREE.with(|free| {
-            let kept = free.get(at).filter(|blocks| !blocks.first.get().is_null());
-            kept.map_or_else(
-                || unsafe { System.alloc(Self::rounded(at)) },
-                |blocks| {
-                    let block = blocks.first.get();
-                    blocks
-                        .first
-                        .set(unsafe { block.cast::<*mut u8>().read_unaligned() });
-                    blocks.room.set(blocks.room.get() + 1);
-                    block
-                },
-            )
-        })
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some(at) = Self::size(layout) else {
-            return unsafe { System.dealloc(block, layout) };
-        };
-        FREE.with(
-            |free| match free.get(at).filter(|blocks| blocks.room.get() > 0) {
-                Some(blocks) => {
-                    unsafe { block.cast::<*mut u8>().write_unaligned(blocks.first.get()) };
-                    blocks.first.set(block);
-                    blocks.room.set(blocks.room.get() - 1);
-                }
-                None => unsafe { System.dealloc(block, Self::rounded(at)) },
-            },
-        );
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: by the caller, a layout of this alignment may have this size.
-        let to = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (Self::size(layout), Self::size(to)) {
-            (None, None) => unsafe { System.realloc(block, layout, size) },
-            (from, to) if from == to => block,
-            _ => unsafe {
-                let new = self.alloc(to);
-                if !new.is_null() {
-                    ptr::copy_nonoverlapping(block, new, layout.size().min(size));
-                    self.dealloc(block, layout);
-                }
-                new
-            },
-        }
-    }
-}
-
 // --- The hooks that Envoy calls.
 //
 // The pointers of the module's own that Envoy passes are `&'static Handle` for a configuration and
@@ -1305,7 +1190,6 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(
     filter: *const c_void,
     request: Ptr,
 ) -> *const c_void {
-    keep_blocks();
     // SAFETY: as above.
     let filter = unsafe { filter_of(filter) };
     filter.map_or_else(ptr::null, |filter| {
