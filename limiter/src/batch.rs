@@ -133,7 +133,7 @@ impl Batcher {
         }
         let count = checks.len();
         let mut outcome = Outcome::default();
-        let mut given = self.hold(policy, force, Vec::new());
+        let mut guard = self.hold(policy, force, Vec::new());
         let mut rest = checks.into_iter();
         while !rest.as_slice().is_empty() {
             let at = outcome.decisions.len();
@@ -142,7 +142,7 @@ impl Batcher {
                 Ok(part) => {
                     outcome.checks.extend(part.checks);
                     outcome.decisions.extend(part.decisions);
-                    given.checks.extend(part.given);
+                    guard.checks.extend(part.given);
                 }
                 Err(undecided) if at == 0 => return Err(undecided),
                 Err(undecided) => {
@@ -154,13 +154,13 @@ impl Batcher {
                 }
             }
         }
-        outcome.given = given.keep();
+        outcome.given = guard.keep();
         Ok(outcome)
     }
 
     /// Frees the slots of a client that disconnects before it has its answer.
-    pub(crate) fn hold(&self, policy: &Arc<Active>, force: bool, given: Vec<Check>) -> Given {
-        Given {
+    pub(crate) fn hold(&self, policy: &Arc<Active>, force: bool, given: Vec<Check>) -> SlotGuard {
+        SlotGuard {
             shared: Arc::clone(&self.shared),
             policy: Arc::clone(policy),
             force,
@@ -389,7 +389,7 @@ pub(crate) struct Outcome {
 
 /// Slots that were given to checks of a request, while others of it are not decided yet. If its client
 /// disconnects before, they are freed for others.
-pub(crate) struct Given {
+pub(crate) struct SlotGuard {
     shared: Arc<Shared>,
     policy: Arc<Active>,
     force: bool,
@@ -397,14 +397,14 @@ pub(crate) struct Given {
     checks: Vec<Check>,
 }
 
-impl Given {
+impl SlotGuard {
     /// The request is answered: the slots are its client's.
     pub(crate) fn keep(mut self) -> Vec<Check> {
         std::mem::take(&mut self.checks)
     }
 }
 
-impl Drop for Given {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         let given = std::mem::take(&mut self.checks);
         if given.is_empty() {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Api, body::InflightPermit, refusal};
 use crate::{
-    batch::{Decisions, Given, Outcome, Undecided},
+    batch::{Decisions, Outcome, SlotGuard, Undecided},
     domains::Active,
     metrics::DomainCounters,
     serve::Phase,
@@ -58,11 +58,11 @@ impl Api {
             checks: outcome.checks,
         };
         if !decided.stale().is_empty() {
-            let mut given = vec![self.batcher.hold(&decided.policy, false, outcome.given)];
-            self.ask_again(domain, &mut decided, &mut given, deadline, proxy)
+            let mut guards = vec![self.batcher.hold(&decided.policy, false, outcome.given)];
+            self.ask_again(domain, &mut decided, &mut guards, deadline, proxy)
                 .await;
-            for given in given {
-                given.keep();
+            for guard in guards {
+                guard.keep();
             }
         }
         decided.count();
@@ -77,7 +77,7 @@ impl Api {
         &self,
         domain: &Name,
         decided: &mut Decided,
-        given: &mut Vec<Given>,
+        guards: &mut Vec<SlotGuard>,
         deadline: Instant,
         proxy: Option<Arc<str>>,
     ) {
@@ -109,7 +109,7 @@ impl Api {
                     ..Outcome::default()
                 },
             };
-            given.push(self.batcher.hold(&decided.policy, force, outcome.given));
+            guards.push(self.batcher.hold(&decided.policy, force, outcome.given));
             for (place, decision) in places.iter().zip(outcome.decisions) {
                 if let Some(slot) = decided.decisions.get_mut(*place) {
                     *slot = decision;
