@@ -104,5 +104,5 @@ pub fn simulations(workspace: &Workspace) -> Command {
 
 /// As many hours as each `cargo xtask test` simulates.
 pub fn for_tests(workspace: &Workspace) -> Result<()> {
-    command::run(world(workspace)?.args(["prove", "--hours", "6"]))
+    command::run(world(workspace)?.args(["prove", "--hours", "20"]))
 }
