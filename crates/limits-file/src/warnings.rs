@@ -538,21 +538,16 @@ struct Price<'p> {
 
 impl Price<'_> {
     fn check(&self, limit: &Limit, found: &mut Found<'_>, message: impl Fn(u64) -> String) {
-        let too_dear = |quota: &Algorithm| most(quota) > 0 && self.units > most(quota);
+        let too_dear = |quota: &Algorithm| quota.limit() > 0 && self.units > quota.limit();
         if too_dear(&limit.quota) {
-            let message = message(most(&limit.quota));
+            let message = message(limit.quota.limit());
             return found.warn(self.field, message, Some(self.hint.to_owned()));
         }
         for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
             let (field, hint) = (format!("overrides[{n}]"), self.of_override.clone());
-            found.warn(&field, message(most(&quota)), Some(hint));
+            found.warn(&field, message(quota.limit()), Some(hint));
         }
     }
-}
-
-/// The most units that a bucket holds.
-fn most(quota: &Algorithm) -> u64 {
-    quota.limit()
 }
 
 /// The quotas of overrides, by their places.
