@@ -168,9 +168,7 @@ impl World {
             if let Some(at) = self.any_worker()
                 && CLASSES[class].kind == Kind::Checked
             {
-                let generation = self.sim.now_ms() / GENERATION_MS;
-                let user = format!("{}-{generation}-{}", CLASSES[class].name, chance.below(2));
-                self.arrive(class, &user, at);
+                self.arrive(class, &self.user(class, chance.below(2)), at);
             }
         }
         sleep(Duration::from_millis(chance.below(4))).await;
@@ -285,6 +283,12 @@ impl World {
         (!paused).then_some(at)
     }
 
+    /// A user of a class who sends requests now.
+    fn user(&self, class: usize, which: u64) -> String {
+        let generation = self.sim.now_ms() / GENERATION_MS;
+        format!("{}-{generation}-{which}", CLASSES[class].name)
+    }
+
     /// Requests, until the run ends.
     async fn load(self: Rc<Self>) {
         let chance = &self.sim.chance;
@@ -294,14 +298,13 @@ impl World {
             ))
             .await;
             let class = chance.index(CLASSES.len());
-            let generation = self.sim.now_ms() / GENERATION_MS;
             // A rush brings its own.
             if CLASSES[class].kind == Kind::Adaptive && self.service.borrow().rushing {
                 continue;
             }
             let leased = CLASSES[class].kind == Kind::Leased;
             let which = if leased { 0 } else { chance.below(2) };
-            let user = format!("{}-{generation}-{which}", CLASSES[class].name);
+            let user = self.user(class, which);
             let (count, pause_ms) = if leased {
                 (chance.below(40), chance.below(8))
             } else if CLASSES[class].kind == Kind::Queue {
@@ -453,10 +456,7 @@ impl World {
 
     async fn operate(&self, event: Event) {
         let now = || self.sim.now_ms();
-        let someone = |class: usize| {
-            let generation = self.sim.now_ms() / GENERATION_MS;
-            Some(format!("{}-{generation}-0", CLASSES[class].name))
-        };
+        let someone = |class: usize| Some(self.user(class, 0));
         let (class, user, deed) = match event.act {
             Act::Edit(class, which) => {
                 let units = CLASSES[class].units;
