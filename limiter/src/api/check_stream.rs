@@ -1,7 +1,7 @@
 //! The check stream: calls of a proxy as messages of one gRPC stream (`protocol::CHECK_STREAM`).
 //!
 //! The connection's task decides each message like the body of `POST /v1/check`: the stream of
-//! answers reads the calls and polls their decisions.
+//! answers reads the calls, and a future beside it works on them.
 
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{
     FutureExt, Stream, StreamExt,
     future::{BoxFuture, select},
-    stream::FuturesUnordered,
+    stream::poll_fn,
 };
 use hyper::{
     HeaderMap, Version,
@@ -26,7 +26,10 @@ use hyper::{
     http::request::Parts,
 };
 use protocol::{ApiError, ErrorCode, StreamAnswer, StreamCall};
-use tokio::time::{Sleep, sleep};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::{Sleep, sleep},
+};
 use tonic::Code;
 
 use super::{
@@ -46,8 +49,8 @@ use crate::{
 /// permits on one, so that callouts find room beside them.
 const STREAMS_OF_ONE: usize = 512;
 
-/// Bound: calls of a check stream that are worked on at once. Beyond it, HTTP/2's flow control
-/// holds the proxy back.
+/// Bound: calls of a check stream at once, until HTTP/2 takes their answers. Beyond it, HTTP/2's flow
+/// control holds the proxy back.
 const CALLS_AT_ONCE: usize = 16;
 
 /// How long a proxy may take to close its side of a stream that is ending.
@@ -75,6 +78,8 @@ impl Api {
         let of_peer = peer.follow(most).ok_or_else(full)?;
         let permit = streams.enter().ok_or_else(full)?;
         let mut response = open(frame(&StreamAnswer::OPEN.encode()));
+        let (start, started) = unbounded_channel();
+        let (answered, answers) = unbounded_channel();
         let calls = Calls {
             messages: Messages::new(body, Arc::clone(peer)),
             ending: self.ending(peer),
@@ -86,14 +91,17 @@ impl Api {
                 .cloned()
                 .map(|value| (AUTHORIZATION, value))
                 .collect(),
-            running: FuturesUnordered::new(),
+            start,
+            answers,
+            unanswered: 0,
             close_within: None,
             end: None,
             ended: false,
             _held: Box::new((permit, of_peer)),
             peer: peer.address,
         };
-        response.extensions_mut().insert(Following::new(calls));
+        let following = Following::new(calls, Some(work(started, answered).boxed()));
+        response.extensions_mut().insert(following);
         Ok(response)
     }
 
@@ -131,6 +139,27 @@ fn most_of_one(used: usize, max: usize) -> usize {
     part(part(part(8 * STREAMS_OF_ONE))).clamp(1, STREAMS_OF_ONE)
 }
 
+type Call = BoxFuture<'static, Bytes>;
+
+/// Works on the calls of a stream, until the stream is dropped.
+///
+/// The stream of answers is not polled while its proxy reads nothing. Calls that it polled itself would hold
+/// their permits until the connection is closed, and one connection would hold those of all requests.
+async fn work(mut started: UnboundedReceiver<Call>, answered: UnboundedSender<Bytes>) {
+    let calls = poll_fn(|context| started.poll_recv(context));
+    let worked = calls.for_each_concurrent(None, |call| {
+        let answered = &answered;
+        async move {
+            // The stream may have been dropped: nobody wants the answer.
+            let _ = answered.send(call.await);
+        }
+    });
+    tokio::select! {
+        () = worked => {}
+        () = answered.closed() => {}
+    }
+}
+
 /// The calls of one stream, and their answers.
 struct Calls {
     api: Arc<Api>,
@@ -138,7 +167,11 @@ struct Calls {
     /// The token that opened the stream, checked again for each call: it may be removed meanwhile.
     authorization: HeaderMap,
     messages: Messages,
-    running: FuturesUnordered<BoxFuture<'static, Bytes>>,
+    /// To [`work`], and from it.
+    start: UnboundedSender<Call>,
+    answers: UnboundedReceiver<Bytes>,
+    /// Calls whose answers did not come from there yet.
+    unanswered: usize,
     /// Ready when the stream is to end.
     ending: BoxFuture<'static, ()>,
     /// Set once the end is announced: the time the proxy has left to close its side.
@@ -162,13 +195,14 @@ impl Stream for Calls {
             return Poll::Ready(None);
         }
         loop {
-            if let Poll::Ready(Some(answer)) = self.running.poll_next_unpin(context) {
+            if let Poll::Ready(Some(answer)) = self.answers.poll_recv(context) {
+                self.unanswered = self.unanswered.saturating_sub(1);
                 return Poll::Ready(Some(Ok(answer)));
             }
             if self.is_to_be_announced(context) {
                 return Poll::Ready(Some(Ok(frame(&StreamAnswer::ENDING.encode()))));
             }
-            if self.end.is_none() && self.running.len() < CALLS_AT_ONCE {
+            if self.end.is_none() && self.unanswered < CALLS_AT_ONCE {
                 let Self { messages, api, .. } = &mut *self;
                 match messages.poll(context, &api.bounds.bodies) {
                     Poll::Ready(read) => {
@@ -181,7 +215,7 @@ impl Stream for Calls {
             break;
         }
         match self.end {
-            Some(status) if self.running.is_empty() => {
+            Some(status) if self.unanswered == 0 => {
                 self.ended = true;
                 Poll::Ready(Some(Err(trailers(status))))
             }
@@ -190,7 +224,7 @@ impl Stream for Calls {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.running.len(), None)
+        (self.unanswered, None)
     }
 }
 
@@ -225,7 +259,7 @@ impl Calls {
                 let response = self.api.refuse_call(&error);
                 let (status, body) = (response.status().as_u16(), response.into_body());
                 let answer = answer(id, status, &body);
-                self.running.push(std::future::ready(answer).boxed());
+                self.work_on(std::future::ready(answer).boxed());
             }
             Read::End(status) => self.end = Some(status),
         }
@@ -247,7 +281,14 @@ impl Calls {
                 let (status, body) = decided.unwrap_or((500, Bytes::new()));
                 answer(id, status, &body)
             });
-        self.running.push(decided.boxed());
+        self.work_on(decided.boxed());
+    }
+
+    fn work_on(&mut self, call: Call) {
+        // Without who works, the connection is about to be dropped.
+        if self.start.send(call).is_ok() {
+            self.unanswered += 1;
+        }
     }
 }
 

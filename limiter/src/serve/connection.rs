@@ -10,11 +10,15 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use futures_util::stream::{BoxStream, Stream, StreamExt};
+use futures_util::{
+    future::BoxFuture,
+    stream::{BoxStream, Stream, StreamExt},
+};
 use hyper::{
     HeaderMap, Response, Version,
     body::{Body, Frame, SizeHint},
     header::{CONNECTION, HeaderValue},
+    rt::Executor,
     service::service_fn,
 };
 use hyper_util::{
@@ -112,8 +116,11 @@ impl<H: Handler> Server<H> {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + 'static,
     {
+        let mut streams = Streams::default();
+        let arrivals = streams.arrivals();
         let service = service_fn(|request| {
             let exchange = Exchange {
+                arrivals: arrivals.clone(),
                 running: Running::start(peer, unsent),
                 lifecycle: Arc::clone(lifecycle),
                 http1: request.version() <= Version::HTTP_11,
@@ -123,8 +130,7 @@ impl<H: Handler> Server<H> {
             exchange.answer(answer)
         });
         let socket = TokioIo::new(stream);
-        let mut streams = Streams::default();
-        let protocols = self.protocols(streams.arrivals());
+        let protocols = self.protocols(arrivals.clone());
         let mut connection = pin!(protocols.serve_connection(socket, service));
         let mut known = None;
         loop {
@@ -151,6 +157,7 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
 
 /// One request and what its answer needs.
 struct Exchange {
+    arrivals: Arrivals,
     running: Running,
     lifecycle: Arc<Lifecycle>,
     http1: bool,
@@ -176,7 +183,10 @@ impl Exchange {
         let mut response =
             response.map(|bytes| ResponseBody::new(bytes, trailers, peer, &self.running.unsent));
         if let Some(following) = following {
-            response.body_mut().stay_open(&following, self.running);
+            let work = response.body_mut().stay_open(&following, self.running);
+            if let Some(work) = work {
+                self.arrivals.execute(work);
+            }
         }
         Ok(response)
     }
@@ -194,16 +204,20 @@ pub(crate) struct Trailers(pub(crate) HeaderMap);
 /// Further chunks of a body, or the trailers that end it.
 type Chunks = BoxStream<'static, Result<Bytes, HeaderMap>>;
 
+/// What the task of an HTTP/2 connection does beside, also while the client reads no chunks.
+type Work = Option<BoxFuture<'static, ()>>;
+
 /// The further chunks of a response that stays open, passed as an extension of it. The lower bound
 /// of its size hint counts as unsent.
 #[derive(Clone)]
-pub(crate) struct Following(Arc<Mutex<Option<Chunks>>>);
+pub(crate) struct Following(Arc<Mutex<Option<(Chunks, Work)>>>);
 
 impl Following {
     pub(crate) fn new(
         chunks: impl Stream<Item = Result<Bytes, HeaderMap>> + Send + 'static,
+        work: Work,
     ) -> Self {
-        Self(Arc::new(Mutex::new(Some(chunks.boxed()))))
+        Self(Arc::new(Mutex::new(Some((chunks.boxed(), work)))))
     }
 }
 
@@ -261,14 +275,17 @@ impl ResponseBody {
         }
     }
 
-    /// Keeps the response open for further chunks. Until they end, the request counts as running.
-    fn stay_open(&mut self, following: &Following, running: Running) {
-        let mut chunks = following.0.lock().unwrap_or_else(PoisonError::into_inner);
-        self.following = chunks.take().map(|chunks| Open {
+    /// Keeps the response open for further chunks. Until they end, the request counts as running. Returns
+    /// what to do beside.
+    fn stay_open(&mut self, following: &Following, running: Running) -> Work {
+        let mut following = following.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunks, work) = following.take()?;
+        self.following = Some(Open {
             chunks,
             running,
             owed: None,
         });
+        work
     }
 }
 

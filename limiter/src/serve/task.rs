@@ -258,19 +258,26 @@ impl Streams {
         // First the requests, so that the connection sends their answers.
         self.work(context);
         let ended = connection.poll(context);
-        self.start_arrived();
         self.work(context);
         ended
     }
 
-    fn start_arrived(&mut self) {
+    /// Starts what arrived; `false`: nothing.
+    fn start_arrived(&mut self) -> bool {
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let some = !arrived.is_empty();
         self.running.extend(arrived.drain(..));
+        some
     }
 
-    /// Works on each request that can go on.
+    /// Works on each request that can go on, and on what they start.
     fn work(&mut self, context: &mut Context<'_>) {
-        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+        loop {
+            while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+            if !self.start_arrived() {
+                return;
+            }
+        }
     }
 }
 

@@ -379,6 +379,41 @@ async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
     is_left(&service).await
 }
 
+/// A proxy that reads nothing has as many calls as it may, until its connection is closed: others are decided meanwhile.
+#[tokio::test]
+async fn calls_of_a_client_that_reads_no_answers_take_no_room_of_others() -> Result<()> {
+    let settings = tuned(|s| s.max_inflight = 16);
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let first = framed(&StreamAnswer::OPEN.encode());
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(u32::try_from(first.len())?);
+    let (client, connection) = builder
+        .handshake(TcpStream::connect(service.data).await?)
+        .await?;
+    tokio::spawn(connection);
+    let mut proxies = Vec::new();
+    for _ in 0..2 {
+        let proxy = open_and_read(client.clone(), "", false).await?;
+        let mut proxy = proxy.ok().context("refused")?;
+        for id in 1..=16 {
+            proxy.call(id, &["a"]).await?;
+        }
+        proxies.push(proxy);
+    }
+    until("no call is under way", PATIENCE, async || {
+        let decided = service
+            .metric("rl_check_duration_seconds_count")
+            .await
+            .ok()?;
+        let held = service.metric("rl_inflight_requests").await.ok()?;
+        (decided >= 16 && held == 0).then_some(())
+    })
+    .await?;
+    assert_eq!(service.metric("rl_check_streams").await?, 2);
+    assert!(service.allows("b").await?);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_stream_without_calls_stays_open() -> Result<()> {
     let settings = tuned(|s| s.idle_timeout = Duration::from_millis(300));

@@ -269,7 +269,9 @@ impl Api {
                 Some((Ok(message), (messages, peer, held)))
             },
         );
-        response.extensions_mut().insert(Following::new(changes));
+        response
+            .extensions_mut()
+            .insert(Following::new(changes, None));
         Ok(response)
     }
 

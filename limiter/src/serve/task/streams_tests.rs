@@ -55,7 +55,7 @@ fn a_panic_ends_its_request_alone() {
     let other = Arc::clone(&log);
     arrivals.execute(async move { other.lock().unwrap().push("answer") });
     assert!(poll(&mut streams, &log, || Poll::Pending).is_pending());
-    assert_eq!(seen(&log), ["connection", "answer"]);
+    assert_eq!(seen(&log), ["answer", "connection"]);
     assert!(streams.running.is_empty());
 }
 
