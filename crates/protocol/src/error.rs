@@ -28,7 +28,7 @@ pub enum ErrorCode {
     TooManyWaiters,
     /// Too many requests are being decided already.
     Overloaded,
-    /// The limits of the domain are not loaded yet.
+    /// The limits of the domain are not loaded yet, or the limiter is ending. Nothing was charged.
     PolicyUnavailable,
     /// The store did not answer in time, or the connection broke. It is unknown whether the check was
     /// charged.

@@ -287,11 +287,7 @@ impl Api {
         loop {
             let deadline = Instant::now() + self.bounds.store_timeout;
             // What counts the denials has to know which of them is final.
-            let left = if self.lifecycle.is_leaving() {
-                Duration::ZERO
-            } else {
-                until.saturating_duration_since(Instant::now())
-            };
+            let left = until.saturating_duration_since(Instant::now());
             check.patience_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             let decided = self
                 .decide(domain, vec![check.clone()], deadline, None)
@@ -317,9 +313,8 @@ impl Api {
             drop(permit);
             tokio::select! {
                 () = sleep_until(again) => {}
-                () = self.lifecycle.reached(Phase::Leave) => {
-                    return Ok((decided, Some(Reason::WaitTooShort)));
-                }
+                // The denial was not counted: another limiter gives the answer.
+                () = self.lifecycle.reached(Phase::Leave) => return Err(refusal::ending()),
             }
             permit = self.bounds.enter()?;
         }

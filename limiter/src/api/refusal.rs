@@ -52,6 +52,14 @@ pub(super) fn no_room() -> ApiError {
     )
 }
 
+/// This limiter ends, and a check would have to wait for units.
+pub(super) fn ending() -> ApiError {
+    ApiError::new(
+        ErrorCode::PolicyUnavailable,
+        "this limiter is ending, and the check would have to wait; nothing was charged, send it again",
+    )
+}
+
 /// The error for a body that could not be read.
 pub(super) fn of_body(error: BodyError, max: usize) -> ApiError {
     match error {

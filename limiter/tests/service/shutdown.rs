@@ -127,7 +127,7 @@ async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
 }
 
 #[tokio::test]
-async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result<()> {
+async fn shutdown_sends_waiting_checks_elsewhere_and_ignores_idle_connections() -> Result<()> {
     let patient = tuned(|s| {
         (s.max_wait, s.last_answers) = (Duration::from_hours(2), Duration::from_hours(2));
     });
@@ -142,7 +142,14 @@ async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result
     })
     .await?;
     timeout(PATIENCE, service.end()).await???;
-    assert_eq!(waiter.await??.json()?["reason"], "wait_too_short");
+    let reply = waiter.await??;
+    let error = &reply.json()?["error"];
+    assert_eq!(
+        (reply.status.as_u16(), &error["code"]),
+        (503, &json!("policy_unavailable"))
+    );
+    let message = error["message"].as_str().context("a message")?;
+    assert!(message.contains("this limiter is ending"), "{message}");
     drop(idle);
     Ok(())
 }
