@@ -7,6 +7,7 @@ use std::{
     path::Path,
     pin::pin,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use futures_util::FutureExt;
@@ -50,6 +51,10 @@ const UNAUTHENTICATED: usize = 256;
 /// Connections to the data port that only send health checks; every Envoy has one. Further ones serve
 /// one request each.
 const HEALTH_CHECKERS: usize = 1024;
+
+/// Bound: time in which a limiter that ends writes its last reports. Beyond it, they are missing, and `rlctl`
+/// takes it for one that failed.
+const LAST_REPORTS: Duration = Duration::from_secs(1);
 
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
@@ -146,10 +151,11 @@ pub async fn run(
     while serving.join_next().await.is_some() {}
     // The regular reports end before the last one.
     background.tasks.shutdown().await;
-    parts
-        .telemetry
-        .write_last(&parts.domains, &parts.fleet)
-        .await;
+    // A store that is slow takes its time for each of them.
+    let last = parts.telemetry.write_last(&parts.domains, &parts.fleet);
+    if timeout(LAST_REPORTS, last).await.is_err() {
+        tracing::warn!("the store did not take the last reports in time");
+    }
     tracing::info!(cut_off, "stopped");
     panicked.map_or(Ok(()), |task| Err(RunError::Panicked(task)))
 }

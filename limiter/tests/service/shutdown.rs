@@ -154,6 +154,16 @@ async fn shutdown_sends_waiting_checks_elsewhere_and_ignores_idle_connections() 
     Ok(())
 }
 
+#[tokio::test]
+async fn a_store_that_takes_no_report_does_not_hold_the_end_up() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    assert!(service.allows("a").await?);
+    store.take_no_report();
+    timeout(PATIENCE, service.end()).await???;
+    Ok(())
+}
+
 /// Without the task that polls the store limits would be frozen, and `/readyz` green.
 #[tokio::test]
 async fn it_ends_when_a_task_in_the_background_panics() -> Result<()> {

@@ -14,8 +14,8 @@ use protocol::{Answer, Check};
 use store::{
     ActiveProxies, Buckets, CheckError, Checks, Credit, CreditReport, Cursor, Diagnostics, Edit,
     EditError, Head, Health, HistoryEntry, Inspection, LimitOf, Options, OverrideCursor,
-    OverridePage, Overrides, Page, PingReply, Policies, ProxyCounts, ResetReport, ResetScope,
-    ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Telemetry, open,
+    OverridePage, Overrides, Page, PingReply, Policies, ProxyCounts, Report, ResetReport,
+    ResetScope, ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Telemetry, open,
     script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
@@ -43,6 +43,8 @@ struct Script {
     write_error: Option<StoreError>,
     /// A domain whose edits fail, and its reads if the error is one of reads.
     refused: Option<(Name, EditError)>,
+    /// No report gets an answer.
+    takes_no_report: bool,
     /// The call that panics.
     panics: Option<&'static str>,
 }
@@ -118,6 +120,11 @@ impl Scripted {
     /// Makes this call panic: `heads` or `count_proxies`.
     pub fn panic_in(&self, call: &'static str) {
         self.script.lock().unwrap().panics = Some(call);
+    }
+
+    /// Leaves reports without an answer.
+    pub fn take_no_report(&self) {
+        self.script.lock().unwrap().takes_no_report = true;
     }
 
     fn called(&self, call: &str) {
@@ -289,6 +296,13 @@ impl Telemetry for Scripted {
     ) -> Result<ProxyCounts, StoreError> {
         self.called("count_proxies");
         self.inner.count_proxies(domain, seen).await
+    }
+
+    async fn report(&self, limiter: &str, reports: &[Report<'_>]) -> Result<(), StoreError> {
+        if self.script.lock().unwrap().takes_no_report {
+            std::future::pending::<()>().await;
+        }
+        self.inner.report(limiter, reports).await
     }
 }
 
