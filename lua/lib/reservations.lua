@@ -140,12 +140,10 @@ local function uncount(w, units, at)
       w.algorithm.list(w)
     end
     local before, index = w.used, math.floor(at / w.width)
-    for _, count in ipairs(w.live) do
-      if count[1] == index then
-        local left = less(count[2], w.algorithm.out_of(w, index))
-        w.used, count[2] = w.used - count[2] + left, left
-        break
-      end
+    local count = w.algorithm.count_of(w, index)
+    if count then
+      local left = less(count[2], w.algorithm.out_of(w, index))
+      w.used, count[2] = w.used - count[2] + left, left
     end
     return before - w.used
   end

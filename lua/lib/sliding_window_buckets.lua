@@ -127,6 +127,22 @@ local function list(w)
   end
 end
 
+-- The count of a sub-window that was read with the others, if it has one. There may be a thousand, and 64
+-- settlements to look for.
+local function count_of(w, index)
+  local low, high = 1, #w.live
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if w.live[middle][1] < index then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  local count = w.live[low]
+  return count and count[1] == index and count or nil
+end
+
 -- Sets up a window without a state, or with that of another algorithm.
 local function clear(w)
   w.width = w.x / w.y
@@ -278,6 +294,7 @@ local M = {
   reset_after_ms = reset_after_ms,
   encode = encode,
   out_of = out_of,
+  count_of = count_of,
 }
 if leased then
   local load_plain = M.load
@@ -288,22 +305,17 @@ if leased then
     end
     return problem or not w.live and list(w) or nil
   end
-  local function slot_of(w, index)
-    return index == w.out_index and 'out' or index == w.index_before and 'out_before'
-  end
   local function named(w, start)
-    for _, count in ipairs(w.live) do
-      if count[1] * w.width == start then
-        return slot_of(w, count[1])
-      end
+    local index = start / w.width
+    if index == w.out_index or index == w.index_before then
+      return count_of(w, index) and (index == w.out_index and 'out' or 'out_before')
     end
   end
   local function give_back(w, slot, units)
-    for _, count in ipairs(w.live) do
-      if slot_of(w, count[1]) == slot then
-        local taken = math.min(units, count[2])
-        count[2], w.used = count[2] - taken, w.used - taken
-      end
+    local count = count_of(w, slot == 'out' and w.out_index or w.index_before)
+    if count then
+      local taken = math.min(units, count[2])
+      count[2], w.used = count[2] - taken, w.used - taken
     end
   end
   local function open(w)

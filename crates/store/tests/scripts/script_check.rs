@@ -1,9 +1,11 @@
 //! What `lua/check.lua` guarantees beyond the algorithms: batches, all or nothing, refusals, TTLs.
 
+use std::time::Instant;
+
 use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
-use algorithms::check::{Options, Verdict};
-use algorithms::{Algorithm, Kind, RetryAfter};
-use store::script::{Clock, ScriptError};
+use algorithms::check::{Options, Part, Verdict};
+use algorithms::{Algorithm, Kind, LeaseRequest, Parameters, RetryAfter, Settlement};
+use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
 use store::scripts::CHECK;
 
 const NOW: u64 = 1_763_000_040_000;
@@ -246,4 +248,54 @@ fn the_script_reads_one_clock_and_writes_exact_integers() {
         source.replace(choice, "")
     });
     assert!(!source.contains("%d'"));
+}
+
+/// The server answers nobody else meanwhile. Each settlement looked through all sub-windows: 64 took eight times as long as one.
+#[test]
+fn many_settlements_of_many_sub_windows_take_little_longer_than_one() {
+    let sub_windows = Parameters {
+        sub_windows: Some(1000),
+        ..Parameters::new(Kind::SlidingWindowBuckets, 1_000_000, 60_000_000)
+    };
+    let algorithm = Algorithm::new(&sub_windows).unwrap();
+    let mut redis = LuaRedis::new();
+    let mut now_ms = NOW;
+    let mut ask = |now_ms, want, settle: &[Settlement]| {
+        let lease = LeaseRequest {
+            ttl_ms: 10_000,
+            want,
+            settle,
+            ..LeaseRequest::default()
+        };
+        let part = Part {
+            lease: Some(lease),
+            ..Part::new(&algorithm, 1)
+        };
+        let check = ScriptCheck {
+            limits: vec![ScriptLimit::new(b"k", part)],
+            options: Options::default(),
+        };
+        let began = Instant::now();
+        let mut reply = redis.batch(&[check], Clock::Injected(now_ms));
+        let took = began.elapsed();
+        (took, reply.results.remove(0).unwrap().limits.remove(0))
+    };
+    for _ in 0..1000 {
+        now_ms += 60_000;
+        ask(now_ms, 0, &[]);
+    }
+    let lease = ask(now_ms, 1000, &[]).1.lease.unwrap();
+    let mut fastest = |settlements| {
+        let settled = Settlement {
+            epoch: lease.epoch,
+            spent: 0,
+            returned: 1,
+        };
+        let settle = vec![settled; settlements];
+        (0..7).map(|_| ask(now_ms, 0, &settle).0).min().unwrap()
+    };
+    let (one, many) = (fastest(1), fastest(64));
+    assert!(many < 3 * one, "{one:?} for one, {many:?} for 64");
+    let left = ask(now_ms, 0, &[]).1.leased;
+    assert_eq!(left, lease.units - 7 - 7 * 64);
 }
