@@ -519,6 +519,48 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
     assert_eq!(after.limits[0].decision.remaining, 500);
 }
 
+/// The limit of the first slot passes a minute later, that of the second a day later.
+#[test]
+fn a_denial_that_another_slot_makes_final_counts_towards_a_penalty() {
+    let of = |period_ms| Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, period_ms)).unwrap();
+    let (minute, day) = (of(60_000), of(86_400_000));
+    let mut redis = LuaRedis::new();
+    let mut decide = |patience_ms| {
+        let mut part = Part::new(&minute, 1);
+        report(&mut part, 0);
+        let first = ScriptLimit {
+            denials: Some(b"{a}denials"),
+            ..ScriptLimit::new(b"a", part)
+        };
+        let check = ScriptCheck {
+            limits: vec![first, ScriptLimit::new(b"b", Part::new(&day, 1))],
+            options: Options {
+                patience_ms,
+                ..Options::default()
+            },
+        };
+        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
+        while let Some(ask) = cross_slot.next().pop() {
+            let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
+            let verdict = reply.results.remove(0).unwrap();
+            cross_slot.answer(ask.part, Ok((verdict, reply.now_ms)));
+        }
+        assert!(cross_slot.refund().is_empty());
+        let verdict = cross_slot.decided(|| unreachable!()).unwrap().0;
+        (verdict.allowed, verdict.limits[0].penalty.denials)
+    };
+    assert_eq!(decide(0), (true, 0));
+    for (patience_ms, denials) in [
+        (0, 1),
+        (1000, 2),
+        (120_000, 3),
+        (2 * 86_400_000, 3),
+        (120_000, 4),
+    ] {
+        assert_eq!(decide(patience_ms), (false, denials), "{patience_ms}");
+    }
+}
+
 fn settle(part: &mut Part<'_>, settle: &'static [Settlement]) {
     part.lease = Some(LeaseRequest {
         ttl_ms: 100,

@@ -11,11 +11,14 @@
 //! No slot alone has all limits that deny together (`quota_mode`). To each they are observed limits; if the
 //! check fits none of them, the plan denies it and refunds the rest.
 //!
+//! A slot that denies a check which waits counts no denial towards a penalty if the check would pass in time by the
+//! limits that it has. If others make the denial final, the caller calls it again, to count it.
+//!
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 use algorithms::{
-    Charged, LeaseRequest,
-    check::{LimitVerdict, Mode, PenaltyRequest, Verdict},
+    Charged, Kind, LeaseRequest, RetryAfter,
+    check::{LimitVerdict, Mode, Options, PenaltyRequest, Verdict},
 };
 
 use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
@@ -74,7 +77,12 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         }
         if self.check.options.peek || self.check.options.denied || self.is_denied() {
             let requests = open().map(|(i, part)| self.request(i, part, std::convert::identity));
-            return requests.collect();
+            let requests: Vec<SlotCheck<'a>> = requests.collect();
+            return if requests.is_empty() {
+                self.uncounted()
+            } else {
+                requests
+            };
         }
         if let Some((i, part)) = open().min_by_key(|(_, part)| part.rank) {
             let limit: Change<'a> = if open().nth(1).is_some() {
@@ -90,6 +98,27 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             .map(|(i, part)| {
                 let mut request = self.request(i, part, surplus_alone);
                 part.leave_over_limit(&mut request);
+                request
+            })
+            .collect()
+    }
+
+    /// The calls that count denials, once all slots have decided.
+    fn uncounted(&self) -> Vec<SlotCheck<'a>> {
+        if self.parts.iter().all(|part| part.waits) {
+            return Vec::new();
+        }
+        let parts = self.parts.iter().enumerate();
+        let uncounted = parts.filter(|(_, part)| part.uncounted);
+        uncounted
+            .map(|(i, part)| {
+                let mut request = self.request(i, part, denial_alone);
+                request.check.options = Options {
+                    peek: true,
+                    force: self.check.options.force,
+                    ..Options::default()
+                };
+                part.count_denials(&mut request);
                 request
             })
             .collect()
@@ -125,12 +154,18 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return;
         };
         if let State::Answered(_, verdict) = &mut part.state {
-            // The call was for lease units only, and may not have granted any.
+            // The call was for denials or lease units only, and may not have counted or granted any.
+            let counted = std::mem::take(&mut part.uncounted);
             part.ungranted = false;
-            if let Ok((granted, _)) = answer {
-                add_surplus(verdict, granted);
+            match answer {
+                Ok((counts, _)) if counted => add_penalties(verdict, &counts),
+                Ok((granted, _)) => add_surplus(verdict, granted),
+                Err(_) => {}
             }
             return;
+        }
+        if let Ok((verdict, _)) = &answer {
+            part.wait(&self.check, verdict);
         }
         part.ungranted = wanted && part.limits.iter().any(wants);
         part.state = match answer {
@@ -146,7 +181,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return false;
         };
         // The check can do without lease units.
-        whole.ungranted = false;
+        (whole.ungranted, whole.uncounted) = (false, false);
         if !matches!(whole.state, State::Open) {
             return true;
         }
@@ -288,6 +323,28 @@ fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     limit
 }
 
+/// Only a denial that it counts: all else was done.
+fn denial_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
+    let penalty = limit.part.penalty.map(|penalty| PenaltyRequest {
+        reported: u64::from(penalty.counts),
+        counts: false,
+        ..penalty
+    });
+    limit = without_surplus(surplus_alone(limit));
+    limit.part.penalty = penalty;
+    limit
+}
+
+fn add_penalties(verdict: &mut Verdict, counted: &Verdict) {
+    for (limit, counted) in verdict.limits.iter_mut().zip(&counted.limits) {
+        limit.penalty = counted.penalty;
+        // One that it began lasts longer than what denied the check.
+        let decision = &mut limit.decision;
+        decision.retry_after = decision.retry_after.later(counted.decision.retry_after);
+        decision.reset_after_ms = decision.reset_after_ms.max(counted.decision.reset_after_ms);
+    }
+}
+
 fn add_surplus(verdict: &mut Verdict, granted: Verdict) {
     for (limit, granted) in verdict.limits.iter_mut().zip(granted.limits) {
         limit.lease = granted.lease;
@@ -323,6 +380,10 @@ struct Part<E> {
     state: State<E>,
     /// Whether it has decided, but was not queried yet for lease units that the check wants.
     ungranted: bool,
+    /// Whether the check would pass in time by its limits alone.
+    waits: bool,
+    /// Whether it has counted no denial therefore, but is to if that is final.
+    uncounted: bool,
 }
 
 #[derive(Debug)]
@@ -344,6 +405,8 @@ impl<E> Part<E> {
             rank,
             state: State::Open,
             ungranted: false,
+            waits: true,
+            uncounted: false,
         }
     }
 
@@ -362,6 +425,40 @@ impl<E> Part<E> {
         match &self.state {
             State::Answered(_, verdict) => Some(verdict),
             State::Open | State::Failed(_) | State::Split => None,
+        }
+    }
+
+    /// Records whether the check waits for it, as the script has decided: see `algorithms::check`.
+    fn wait(&mut self, check: &ScriptCheck<'_>, verdict: &Verdict) {
+        if verdict.allowed {
+            return;
+        }
+        let limits = self.limits.iter().filter_map(|at| check.limits.get(*at));
+        let limits = || limits.clone().map(|limit| limit.part).zip(&verdict.limits);
+        let waits = limits().map(|(part, limit)| match limit.decision.retry_after {
+            _ if part.mode != Mode::Enforce => RetryAfter::Now,
+            RetryAfter::Millis(_) if part.algorithm.kind() == Kind::Concurrency => RetryAfter::Now,
+            wait => wait,
+        });
+        let longest = waits.fold(RetryAfter::Now, RetryAfter::later).millis();
+        let patience_ms = check.options.patience_ms;
+        self.waits = patience_ms > 0 && longest.is_some_and(|ms| ms <= patience_ms);
+        let counts = |(part, limit): (algorithms::check::Part<'_>, &LimitVerdict)| {
+            !limit.decision.allowed && part.penalty.is_some_and(|of| of.counts)
+        };
+        self.uncounted = self.waits && !check.options.peek && limits().any(counts);
+    }
+
+    /// Counts denials where it has denied.
+    fn count_denials(&self, denials: &mut SlotCheck<'_>) {
+        if let Some(verdict) = self.verdict() {
+            for (limit, verdict) in denials.check.limits.iter_mut().zip(&verdict.limits) {
+                if let Some(penalty) = &mut limit.part.penalty
+                    && verdict.decision.allowed
+                {
+                    penalty.reported = 0;
+                }
+            }
         }
     }
 
