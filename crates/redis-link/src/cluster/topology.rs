@@ -31,6 +31,8 @@ use crate::{
 
 /// Pause between two queries: how much later a failover may be detected.
 const PACE: Duration = Duration::from_millis(100);
+/// How often it is looked whether a node is lost that no request may be sent to.
+const LOOK: Duration = Duration::from_secs(1);
 /// Pause after a query without a reply, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
@@ -235,10 +237,29 @@ impl Shared {
                 seeds.clear();
                 backoff = BACKOFF_MIN;
                 sleep(jittered(PACE)).await;
-                self.refresh.notified().await;
+                self.outdated().await;
             } else {
                 sleep(jittered(backoff)).await;
                 backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+
+    /// Returns once the map may be outdated. Callers say so where a request fails; but a node that was replaced, or left
+    /// the Cluster, may get none, and would be dialled for ever.
+    async fn outdated(&self) {
+        let has_lost = || {
+            let known = self.known.borrow();
+            let mut links = known.map.iter().flat_map(|map| links(map));
+            links.any(|link| link.fault().is_some())
+        };
+        loop {
+            tokio::select! {
+                () = self.refresh.notified() => return,
+                () = sleep(jittered(LOOK)) => {}
+            }
+            if has_lost() {
+                return;
             }
         }
     }

@@ -24,7 +24,8 @@ use crate::{
 
 with_both_engines!(
     a_moving_slot_charges_each_check_once,
-    a_lost_master_is_replaced
+    a_lost_master_is_replaced,
+    a_lost_master_of_which_nobody_wants_anything_is_forgotten
 );
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -191,6 +192,23 @@ async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
     assert!(alone > 0, "one shard down is an error of its checks only");
     let up = async || store.fault().is_none().then_some(());
     until("nothing is the matter any more", PATIENCE, up).await?;
+    Ok(())
+}
+
+/// Nothing is sent to its slots, so that no request fails and no node redirects one.
+async fn a_lost_master_of_which_nobody_wants_anything_is_forgotten(engine: Engine) -> Result<()> {
+    let mut cluster = Cluster::start(engine).await?;
+    cluster.add_replica(1).await?;
+    let store = cluster.store_with(impatient())?;
+    // As a limiter does, whose nodes are all connected then.
+    let _edits = store.watch_edits();
+    let warm = async || store.is_warm().then_some(());
+    until("the nodes are connected", PATIENCE, warm).await?;
+    cluster.nodes[1].kill();
+    let lost = async || store.fault();
+    until("it is missed", PATIENCE, lost).await?;
+    let over = async || store.fault().is_none().then_some(());
+    until("its replica is connected in its place", PATIENCE, over).await?;
     Ok(())
 }
 
