@@ -7,13 +7,14 @@ pub mod findings;
 pub mod history;
 mod live_entries;
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{self, Display};
 
 use policy::{Algorithm, Pause, format_timestamp};
 use serde::{Serialize, Serializer};
 use store::ProxyStatus;
 
 pub use findings::{Finding, Severity};
+pub use limits_file::truncated_list;
 pub use live_entries::{Altered, LiveEntries};
 
 /// `1 limit`, `2 limits`.
@@ -135,24 +136,6 @@ impl Serialize for Rate {
     }
 }
 
-// --- Lists of names, cut at a maximum.
-
-/// The first names, and the number of the others: `a, b and 7 more`.
-pub fn truncated_list<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
-    let mut names = names.into_iter();
-    let mut text = String::new();
-    for name in names.by_ref().take(max) {
-        if !text.is_empty() {
-            text.push_str(", ");
-        }
-        let _ = write!(text, "{name}");
-    }
-    match names.count() {
-        0 => text,
-        more => format!("{text} and {more} more"),
-    }
-}
-
 // --- The calendar window of a time, as people read it: in the limit's own time zone.
 
 /// A window between local midnights.
@@ -256,17 +239,5 @@ mod rate_tests {
             serde_json::to_string(&Rate::new(25, 10_000)).unwrap(),
             "2.5"
         );
-    }
-}
-
-#[cfg(test)]
-mod truncated_list_tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_named_is_counted() {
-        assert_eq!(truncated_list(["a", "b"], 2), "a, b");
-        assert_eq!(truncated_list(["a", "b", "c", "d"], 2), "a, b and 2 more");
-        assert_eq!(truncated_list::<&str>([], 2), "");
     }
 }

@@ -17,5 +17,5 @@ pub use read::{
     read, read_with_warnings,
 };
 pub use snapshot::{snapshot_after, snapshot_at, snapshot_text, snapshot_until_ms};
-pub use warnings::{Dear, Supply, Surroundings, unread_number, warnings};
+pub use warnings::{Dear, Supply, Surroundings, truncated_list, unread_number, warnings};
 pub use write::{ToNode, domain_node, exemptions_node, node_without_overrides, override_node};

@@ -6,7 +6,10 @@
 mod bodies;
 mod supply;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fmt::{Display, Write as _},
+};
 
 use algorithms::{DEBT_MAX_CAPACITIES, Kind, Numbers};
 use documents::{
@@ -20,6 +23,22 @@ use policy::{
 };
 pub use supply::Supply;
 use supply::{never, no_bucket, unsupplied};
+
+/// The first names, and the number of the others: `a, b and 7 more`.
+pub fn truncated_list<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
+    let mut names = names.into_iter();
+    let mut text = String::new();
+    for name in names.by_ref().take(max) {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = write!(text, "{name}");
+    }
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
 
 /// What is known beside the limits.
 #[derive(Clone, Copy, Debug, Default)]

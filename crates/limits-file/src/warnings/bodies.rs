@@ -3,6 +3,8 @@
 use documents::Problem;
 use policy::{Limit, MAX_POINTERS, Matcher, Pattern, Pointer, ResponsePrice, ResponseValue};
 
+use super::truncated_list;
+
 /// Bound: pairs of limits that are compared to find those that read too much of one body. Beyond it, there is no warning.
 const PAIRS_MAX: usize = 100_000;
 
@@ -79,17 +81,11 @@ fn problem(at: usize, limit: &Limit, field: &str, unread: &Pointer, names: &[&st
     /// The most limits that a message names.
     const NAMED_MAX: usize = 3;
     let others = names.split_last().map_or(&[][..], |(_, others)| others);
-    let shown: Vec<String> = { others.iter().take(NAMED_MAX) }
-        .map(|name| format!("`{name}`"))
-        .collect();
-    let more = match others.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let with = if shown.is_empty() {
+    let with = if others.is_empty() {
         String::new()
     } else {
-        format!(", beside {}{more}", shown.join(", "))
+        let others = others.iter().map(|name| format!("`{name}`"));
+        format!(", beside {}", truncated_list(others, NAMED_MAX))
     };
     let message = format!(
         "`{unread}` counts as absent on a request to which this limit applies{with}: a filter looks for {MAX_POINTERS} numbers \

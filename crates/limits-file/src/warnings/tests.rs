@@ -578,3 +578,10 @@ fn many_regular_expressions_of_one_key_are_warned_of_together() {
     let found = warned(&texts, &Surroundings::default()).join("\n");
     assert!(lack(&found, 0), "{found}");
 }
+
+#[test]
+fn names_that_are_too_many_are_counted() {
+    assert_eq!(truncated_list(["a", "b"], 2), "a, b");
+    assert_eq!(truncated_list(["a", "b", "c", "d"], 2), "a, b and 2 more");
+    assert_eq!(truncated_list::<&str>([], 2), "");
+}
