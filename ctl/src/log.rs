@@ -2,6 +2,7 @@
 //! reads them while another decides.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     fs::{File, Metadata},
     io::{self, Cursor, Read},
     os::unix::fs::MetadataExt as _,
@@ -250,6 +251,10 @@ const BATCHES_MAX: usize = 8;
 /// How far reading is.
 #[derive(Debug, Default)]
 pub struct Progress {
+    /// The files that are read, each once.
+    files: Vec<String>,
+    /// Files that are named again, and the names under which they are read.
+    repeats: Vec<(String, String)>,
     /// Bytes of the files.
     total: u64,
     read: AtomicU64,
@@ -353,23 +358,36 @@ impl Read for Pipe {
 impl Reading {
     /// Reads files; `-` is stdin.
     pub fn start(paths: &[String], layout: Layout) -> Result<Self, Error> {
-        let mut total = 0_u64;
-        for path in paths.iter().filter(|path| *path != "-") {
-            let found = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-            if found.is_dir() {
-                return Err(Error::usage(format!("{path} is a folder"))
-                    .hint(format!("name its files, as in {path}/*")));
-            }
-            total = total.saturating_add(found.len());
-        }
         if paths.iter().filter(|path| *path == "-").count() > 1 {
             return Err(Error::usage("stdin can be read once only"));
         }
-        let progress = Arc::new(Progress {
-            total,
-            ..Progress::default()
-        });
-        let logs = paths.iter().map(|path| log(path, &progress));
+        let mut progress = Progress::default();
+        let mut known = HashMap::new();
+        for path in paths {
+            if path != "-" {
+                let found = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+                if found.is_dir() {
+                    return Err(Error::usage(format!("{path} is a folder"))
+                        .hint(format!("name its files, as in {path}/*")));
+                }
+                // A glob also finds the link to the newest of rotated logs. Read twice, it would count twice.
+                match known.entry((found.dev(), found.ino())) {
+                    Entry::Vacant(new) => {
+                        new.insert(path);
+                    }
+                    Entry::Occupied(first) => {
+                        progress
+                            .repeats
+                            .push((path.clone(), (*first.get()).clone()));
+                        continue;
+                    }
+                }
+                progress.total = progress.total.saturating_add(found.len());
+            }
+            progress.files.push(path.clone());
+        }
+        let progress = Arc::new(progress);
+        let logs = { progress.files.iter() }.map(|path| log(path, &progress));
         let logs = logs.collect::<Result<_, _>>()?;
         let (to, batches) = sync_channel(BATCHES_MAX);
         let (done, decided) = channel();
@@ -526,6 +544,9 @@ pub struct LogReport {
     /// What limits go by and requests lack, each with a hint.
     #[serde(skip)]
     lacking: Vec<(String, String)>,
+    /// See [`Progress`].
+    #[serde(skip)]
+    repeats: Vec<(String, String)>,
 }
 
 /// What limits go by.
@@ -582,15 +603,16 @@ const AS_WITHOUT: &str = "without one, it costs what the limit takes where none 
 
 impl LogReport {
     /// What is said about logs.
-    pub fn new(files: &[String], counts: Counts, interrupted: bool) -> Self {
+    pub fn new(progress: &Progress, counts: Counts) -> Self {
         Self {
-            files: { files.iter() }
+            files: { progress.files.iter() }
                 .map(|file| if file == "-" { "stdin" } else { file }.to_owned())
                 .collect(),
             counts,
-            interrupted,
+            interrupted: progress.is_stopped(),
             limits_of: Vec::new(),
             lacking: Vec::new(),
+            repeats: progress.repeats.clone(),
         }
     }
 
@@ -678,17 +700,29 @@ impl LogReport {
         self.lacking.push((why, hint.to_owned()));
     }
 
-    /// Warns of what makes the result less than exact.
-    pub fn warn(&self, printer: &Printer, requests: u64) {
+    fn warn_of_files(&self, printer: &Printer) {
         if self.interrupted {
             printer.warn("interrupted: this is about what was read so far");
         }
-        let counts = &self.counts;
-        for Cut { file, why } in &counts.cut {
+        for (again, first) in &self.repeats {
+            let what = if again == first {
+                "named twice".to_owned()
+            } else {
+                format!("the same file as {first}")
+            };
+            printer.warn(format_args!("{again} is {what}: it is read once"));
+        }
+        for Cut { file, why } in &self.counts.cut {
             printer.warn(format_args!(
                 "{file} is damaged or ends early ({why}): the rest is missing"
             ));
         }
+    }
+
+    /// Warns of what makes the result less than exact.
+    pub fn warn(&self, printer: &Printer, requests: u64) {
+        self.warn_of_files(printer);
+        let counts = &self.counts;
         if counts.broken > 0 {
             let lines = counted(counts.broken, "line");
             printer.warn(format_args!("{lines} could not be read, and are left out"));

@@ -186,7 +186,7 @@ impl Question<'_> {
         let progress = std::sync::Arc::clone(&reading.progress);
         let work = move || decide(reading, replay);
         let (replay, counts, failed) = watched(printer, &progress, work).await?;
-        let mut log = LogReport::new(self.logs, counts, progress.is_stopped());
+        let mut log = LogReport::new(&progress, counts);
         if log.counts.requests == 0 && !log.interrupted {
             log.warn(printer, 0);
             let unknown = log.counts.formats.is_empty() && log.counts.broken > 0;

@@ -121,7 +121,7 @@ impl Suggest {
         let progress = Arc::clone(&reading.progress);
         let work = move || collect(reading, &compiled);
         let (usage, [lacking, unmatched], counts) = watched(printer, &progress, work).await?;
-        let log = LogReport::new(&self.logs, counts, progress.is_stopped());
+        let log = LogReport::new(&progress, counts);
         log.warn(printer, log.counts.requests);
         let target = Target {
             deny: self.deny,

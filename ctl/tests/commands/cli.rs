@@ -6,7 +6,7 @@ use std::{io::Write as _, process::Stdio};
 
 use anyhow::Context as _;
 
-use crate::support::{cases, rlctl};
+use crate::support::{cases, ran, rlctl};
 
 #[test]
 fn without_a_server() {
@@ -27,6 +27,33 @@ fn a_pipe_with_a_path_is_read_from_its_start() -> anyhow::Result<()> {
     child.stdin.take().context("piped")?.write_all(&log)?;
     let printed = String::from_utf8(child.wait_with_output()?.stdout)?;
     assert!(printed.starts_with("/dev/stdin: 5 requests"), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn a_log_that_is_named_again_counts_once() -> anyhow::Result<()> {
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offline/replay.in");
+    let folder = tempfile::TempDir::new()?;
+    let at = |name: &str| folder.path().join(name);
+    std::fs::copy(format!("{tests}/envoy.log"), at("a.log"))?;
+    std::os::unix::fs::symlink("a.log", at("current.log"))?;
+    std::fs::hard_link(at("a.log"), at("hard.log"))?;
+    let limits = format!("{tests}/limits.yaml");
+    let logs = ["a.log", "a.log", "./a.log", "current.log", "hard.log"];
+    for command in [
+        &["replay", "-f", &limits][..],
+        &["suggest", "--per", "remote_address"],
+    ] {
+        let ran = ran(rlctl(command).args(logs).current_dir(folder.path()))?.with(0);
+        assert!(ran.out.contains("5 requests"), "{ran:?}");
+        assert!(!ran.out.contains(" files"), "{ran:?}");
+        let twice = "warning: a.log is named twice: it is read once";
+        assert!(ran.err.contains(twice), "{ran:?}");
+        for again in ["./a.log", "current.log", "hard.log"] {
+            let same = format!("{again} is the same file as a.log: it is read once");
+            assert!(ran.err.contains(&same), "{ran:?}");
+        }
+    }
     Ok(())
 }
 
