@@ -80,7 +80,7 @@ const FIELDS: usize = 14;
 
 impl Field {
     /// Each field, its name on the command line, and the keys under which logs in JSON usually have it, the
-    /// best first: Envoy's own examples, Istio, Envoy Gateway, NGINX.
+    /// best first: Envoy's own examples, Istio, Envoy Gateway, NGINX, Caddy. A slash leads into an object.
     pub(crate) const ALL: [(Self, &'static str, &'static [&'static str]); FIELDS] = [
         (
             Self::Time,
@@ -116,7 +116,7 @@ impl Field {
         (
             Self::Method,
             "method",
-            &["method", ":method", "request_method"],
+            &["method", ":method", "request_method", "request/method"],
         ),
         (
             Self::Path,
@@ -128,17 +128,30 @@ impl Field {
                 ":path",
                 "request_uri",
                 "uri",
+                "request/uri",
             ],
         ),
         (
             Self::Host,
             "host",
-            &["authority", ":authority", "host", "http_host"],
+            &[
+                "authority",
+                ":authority",
+                "host",
+                "http_host",
+                "request/host",
+            ],
         ),
         (
             Self::Address,
             "remote_address",
-            &["downstream_remote_address", "remote_address", "remote_addr"],
+            &[
+                "downstream_remote_address",
+                "remote_address",
+                "remote_addr",
+                "request/client_ip",
+                "request/remote_ip",
+            ],
         ),
         (
             Self::Forwarded,
@@ -159,7 +172,7 @@ impl Field {
         (
             Self::BytesSent,
             "bytes_sent",
-            &["bytes_sent", "body_bytes_sent"],
+            &["bytes_sent", "body_bytes_sent", "size"],
         ),
     ];
 
@@ -168,6 +181,17 @@ impl Field {
         named.map(|(field, ..)| field)
     }
 }
+
+/// Fields of two units or meanings: the second counts where a line lacks the first.
+const PAIRS: [(Field, Field); 3] = [
+    (Field::Time, Field::EndTime),
+    (Field::Duration, Field::DurationS),
+    (Field::ServiceTime, Field::ServiceTimeS),
+];
+
+/// What the name of Caddy's logger for requests begins with. Its lines have the time of the end where others have
+/// that of the start, and seconds where others have milliseconds.
+const CADDY: &[u8] = b"http.log.access";
 
 impl FromStr for Field {
     type Err = String;
@@ -357,6 +381,16 @@ impl Values {
         }
     }
 
+    /// Has a value count as another field's, which has none.
+    fn move_value(&mut self, from: Field, to: Field) {
+        let [from, to] = [from as usize, to as usize];
+        if let Ok([from, to]) = self.slots.get_disjoint_mut([from, to])
+            && to.rank == 0
+        {
+            std::mem::swap(from, to);
+        }
+    }
+
     pub(crate) fn field(&mut self, field: Field, value: &[u8]) {
         self.set(field as usize, 1, value);
     }
@@ -380,6 +414,10 @@ pub(crate) struct Reader {
     trusted_hops: usize,
     prefixes: [u8; 2],
     slots: usize,
+    /// The slot of the name of the logger.
+    logger: Option<usize>,
+    /// Of [`PAIRS`], those of which a line of Caddy's has the second under the first's usual keys.
+    of_caddy: Vec<(Field, Field)>,
     tree: Tree,
     named: Named,
     pattern: Option<Regex>,
@@ -462,6 +500,8 @@ impl Reader {
             trusted_hops: layout.trusted_hops,
             prefixes: layout.prefixes.unwrap_or(DEFAULT_PREFIXES),
             slots: FIELDS,
+            logger: None,
+            of_caddy: Vec::new(),
             tree: Tree::default(),
             named: Named::default(),
             pattern: layout.pattern.clone(),
@@ -472,19 +512,29 @@ impl Reader {
         for (field, place) in &layout.fields {
             reader.place(place, *field as usize)?;
         }
+        let given = |field| layout.fields.iter().any(|(known, _)| *known == field);
         for (field, name, keys) in Field::ALL {
-            if layout.fields.iter().any(|(given, _)| *given == field) {
+            let pair = PAIRS.iter().find(|(first, _)| *first == field);
+            // Whoever says where the second is means that the first's usual key has something else, or the same.
+            if given(field) || pair.is_some_and(|(_, second)| given(*second)) {
                 continue;
             }
             match format {
                 Format::Json => {
+                    let of_caddy = pair.filter(|(first, _)| *first != Field::ServiceTime);
+                    reader.of_caddy.extend(of_caddy);
                     for (rank, key) in (1_u8..).zip(keys) {
-                        reader.tree.add([*key], field as usize, rank);
+                        reader.tree.add(key.split('/'), field as usize, rank);
                     }
                 }
                 Format::Pattern => reader.group(name, field as usize),
                 Format::Envoy | Format::Combined => {}
             }
+        }
+        if format == Format::Json {
+            reader.tree.add(["logger"], reader.slots, 1);
+            reader.logger = Some(reader.slots);
+            reader.slots += 1;
         }
         for entry in &layout.needed {
             let given = layout.entries.iter().find(|(name, _)| name == entry);
@@ -595,6 +645,12 @@ impl Reader {
         let is_request = match self.format {
             Format::Json => {
                 self.tree.read(line, values)?;
+                let logger = self.logger.and_then(|slot| values.get(slot));
+                if logger.is_some_and(|name| name.starts_with(CADDY)) {
+                    for (first, second) in &self.of_caddy {
+                        values.move_value(*first, *second);
+                    }
+                }
                 !values.is_of_connection()
             }
             Format::Envoy => text::envoy(line, &self.named, values)?,
@@ -607,8 +663,9 @@ impl Reader {
         if !is_request {
             return Ok(None);
         }
-        let took_ms = (values.of(Field::Duration).and_then(time::whole))
-            .or_else(|| thousandths(values.of(Field::DurationS)?));
+        let took_ms =
+            (values.of(Field::Duration)).and_then(|text| time::took_ms(text, time::whole));
+        let took_ms = took_ms.or_else(|| time::took_ms(values.of(Field::DurationS)?, thousandths));
         let start = values.of(Field::Time).and_then(time_ms);
         let end = || values.of(Field::EndTime).and_then(time_ms);
         let written = start.or_else(end).ok_or(Unreadable::Time)?;

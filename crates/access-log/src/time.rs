@@ -75,6 +75,41 @@ pub(crate) fn whole(text: &[u8]) -> Option<u64> {
     decimal(text).map(|(whole, _)| whole)
 }
 
+/// A duration in milliseconds: a number in the unit of its field, or with units of its own.
+pub(crate) fn took_ms(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<u64> {
+    number(text).or_else(|| with_units(text))
+}
+
+/// `1m32.05s` or `929.675µs`, as programs in Go write durations.
+fn with_units(text: &[u8]) -> Option<u64> {
+    let mut rest = Some(text).filter(|text| !text.is_empty())?;
+    let mut sum_ns = 0_u64;
+    while !rest.is_empty() {
+        let is_unit = |byte: &u8| !byte.is_ascii_digit() && *byte != b'.';
+        let (number, behind) = rest.split_at_checked(rest.iter().position(is_unit)?)?;
+        let end = { behind.iter() }.position(u8::is_ascii_digit);
+        let (unit, next) = behind.split_at_checked(end.unwrap_or(behind.len()))?;
+        let mut place_ns = match unit {
+            b"h" => 3_600_000_000_000,
+            b"m" => 60_000_000_000,
+            b"s" => 1_000_000_000,
+            b"ms" => 1_000_000,
+            // The two letters that Unicode has for it.
+            b"us" | b"\xc2\xb5s" | b"\xce\xbcs" => 1000,
+            b"ns" => 1,
+            _ => return None,
+        };
+        let (whole, places) = decimal(number)?;
+        sum_ns = sum_ns.checked_add(whole.checked_mul(place_ns)?)?;
+        for digit in places {
+            place_ns /= 10;
+            sum_ns = sum_ns.checked_add(place_ns * u64::from(digit - b'0'))?;
+        }
+        rest = next;
+    }
+    Some(sum_ns / 1_000_000)
+}
+
 /// The digits before the point as a number, and those behind it.
 fn decimal(text: &[u8]) -> Option<(u64, &[u8])> {
     let point = text.iter().position(|byte| *byte == b'.');
@@ -108,6 +143,31 @@ mod tests {
             ("1795650437250999999", 1_795_650_437_250),
         ] {
             assert_eq!(time_ms(text.as_bytes()), Some(ms), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_have_the_unit_of_their_field_or_their_own() {
+        for (text, of_ms, of_s) in [
+            ("3", Some(3), Some(3000)),
+            ("0.0129", Some(0), Some(12)),
+            ("6.31ms", Some(6), Some(6)),
+            ("1m32.05s", Some(92_050), Some(92_050)),
+            ("1h0m0.5s", Some(3_600_500), Some(3_600_500)),
+            ("929.675\u{b5}s", Some(0), Some(0)),
+            ("1500\u{3bc}s", Some(1), Some(1)),
+            ("2000000ns", Some(2), Some(2)),
+            ("0s", Some(0), Some(0)),
+            ("1.5h0.05", None, None),
+            ("5x", None, None),
+            ("ms", None, None),
+            ("-5ms", None, None),
+            ("1.2.3s", None, None),
+            ("99999999999999h", None, None),
+            ("", None, None),
+        ] {
+            assert_eq!(took_ms(text.as_bytes(), whole), of_ms, "{text}");
+            assert_eq!(took_ms(text.as_bytes(), thousandths), of_s, "{text}");
         }
     }
 

@@ -289,6 +289,68 @@ fn a_time_of_the_end_is_brought_to_the_start() {
     );
 }
 
+/// As Caddy 2 writes them by default, and with `duration_format string` in a logger of a name.
+#[test]
+fn caddys_lines_are_read() {
+    let line = r#"{"level":"info","ts":1795650438.0004097,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.1.2.3","remote_port":"41342","client_ip":"192.0.2.9","proto":"HTTP/2.0","method":"GET","host":"Shop.example:8443","uri":"/api/x?a=1","headers":{"User-Agent":["curl/8"],"X-User-Id":["ann"]},"tls":{"resumed":false,"version":772}},"bytes_read":0,"user_id":"","duration":0.750409,"size":10900,"status":200,"resp_headers":{"Server":["Caddy"]}}"#;
+    let wanted = || Layout {
+        entries: vec![(
+            name("user"),
+            "/request/headers/X-User-Id/0".parse().unwrap(),
+        )],
+        ..layout(&["host", "method", "path", "remote_address", "user"])
+    };
+    let text = line
+        .replace("log.access", "log.access.log0")
+        .replace("0.750409", r#""750.409ms""#);
+    for line in [line, &text] {
+        let (request, entries) = one(line, wanted());
+        assert_eq!(
+            entries,
+            "host=shop.example method=GET path=/api/x remote_address=192.0.2.9 user=ann"
+        );
+        assert_eq!((request.at_ms, request.took_ms), (AT_MS, Some(750)));
+        assert_eq!(
+            (request.status, request.bytes_sent),
+            (Some(200), Some(10_900))
+        );
+    }
+    // Other programs' lines have other units, and flags say better.
+    let (other, _) = one(&line.replace("http.log.access", "app"), layout(&[]));
+    assert_eq!((other.at_ms, other.took_ms), (1_795_650_438_000, Some(0)));
+    let given = Layout {
+        fields: vec![
+            (Field::Time, "/ts".parse().unwrap()),
+            (Field::Duration, "/size".parse().unwrap()),
+        ],
+        ..layout(&[])
+    };
+    let (given, _) = one(line, given);
+    assert_eq!(
+        (given.at_ms, given.took_ms),
+        (1_795_650_438_000, Some(10_900))
+    );
+}
+
+#[test]
+fn a_field_in_another_unit_or_of_the_end_is_not_the_usual_one_under_its_key() {
+    let line = r#"{"ts":1795650438,"duration":0.75,"upstream_service_time":0.5}"#;
+    let given = Layout {
+        fields: vec![
+            (Field::EndTime, "/ts".parse().unwrap()),
+            (Field::DurationS, "/duration".parse().unwrap()),
+            (
+                Field::ServiceTimeS,
+                "/upstream_service_time".parse().unwrap(),
+            ),
+        ],
+        ..layout(&[])
+    };
+    let (request, _) = one(line, given);
+    assert_eq!((request.at_ms, request.took_ms), (AT_MS, Some(750)));
+    assert_eq!(request.service, Service::Took(500));
+}
+
 #[test]
 fn parameters_are_those_that_the_filter_reads() {
     let key = |target: &str| {
@@ -329,7 +391,7 @@ fn what_could_be_either_of_two_values_is_none() {
 fn counts_say_how_many_requests_have_what() {
     let text = [
         r#"{"time":1000,"duration":3,"usage":7}"#,
-        r#"{"time":2000,"duration":"12ms","status":200,"bytes_sent":5}"#,
+        r#"{"time":2000,"duration":"soon","status":200,"bytes_sent":5}"#,
     ];
     let text = text.join("\n") + "\n{\"time\":2000,\"status\":0,\"upstream_service_time\":null}\n";
     let (_, counts) = read(vec![log(text)], layout(&[]));
