@@ -66,11 +66,11 @@ pub(crate) struct Reading {
     pub(crate) lost: Report,
 }
 
-/// Reads the documents of a file, or of a `ConfigMap`'s entry, with this name.
-pub(crate) type Read = fn(&str, &str, &mut Report) -> Vec<Node>;
+/// The documents of a text, by its name: of a file, or of an entry of a `ConfigMap`, which has these entries.
+pub(crate) type Read = fn((&str, &[Entry]), &str, &mut Report) -> Vec<Node>;
 
 /// Reads YAML or JSON.
-pub(crate) fn yaml(_: &str, text: &str, report: &mut Report) -> Vec<Node> {
+pub(crate) fn yaml(_: (&str, &[Entry]), text: &str, report: &mut Report) -> Vec<Node> {
     yaml::load_all(text, report)
 }
 
@@ -84,7 +84,7 @@ impl Reading {
             let mut errors = Report::default();
             let mut of_config_map = false;
             let mut nodes = Vec::new();
-            for node in read(file.name, text, &mut errors) {
+            for node in read((file.name, &[]), text, &mut errors) {
                 if node.get("kind").and_then(Node::as_text) == Some("ConfigMap") {
                     of_config_map = true;
                     nodes.extend(config_map(&node, text, read, &mut errors));
@@ -133,7 +133,7 @@ fn config_map(map: &Node, source: &str, read: Read, errors: &mut Report) -> Vec<
             continue;
         };
         let mut report = Report::default();
-        let mut found = read(&entry.key, text, &mut report);
+        let mut found = read((&entry.key, data), text, &mut report);
         let shift = Shift::new(entry.value.place, source);
         for node in &mut found {
             shift.node(node);

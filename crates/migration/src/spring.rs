@@ -6,7 +6,7 @@ mod properties;
 
 use std::borrow::Cow;
 
-use documents::{Name, Node, Place, Problem, Problems, Value, quoted};
+use documents::{Entry, Name, Node, Place, Problem, Problems, Value, quoted};
 use patterns::Pattern;
 
 use crate::{
@@ -17,13 +17,26 @@ use crate::{
 use properties::{At, canonical};
 
 pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversion, Vec<Problems>> {
-    let mut readings = load_all(files, |name, text, report| {
+    let mut readings = load_all(files, |(name, map), text, report| {
         let extension = std::path::Path::new(name).extension();
-        if extension.is_some_and(|extension| extension == "properties") {
+        let mut documents = if extension.is_some_and(|extension| extension == "properties") {
             properties::load(text, report)
         } else {
-            yaml(name, text, report)
+            yaml((name, map), text, report)
+        };
+        if let Some(profile) = profile(name, map) {
+            for document in &mut documents {
+                if let Value::Map(entries) = &mut document.value {
+                    // A value that is there later replaces what the document itself says.
+                    entries.push(Entry {
+                        key: ON_PROFILE.join("."),
+                        place: document.place,
+                        value: Node::text(profile),
+                    });
+                }
+            }
         }
+        documents
     })?;
     let mut domains = Vec::new();
     for (file, reading) in readings.iter_mut().enumerate() {
@@ -35,6 +48,24 @@ pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversio
     assemble(domains, readings)
 }
 
+const ON_PROFILE: [&str; 4] = ["spring", "config", "activate", "on-profile"];
+
+/// The profile that a file in a `ConfigMap` is for, by its name there: `application-prod.yml`, or `gateway-prod.yml`
+/// beside `gateway.yml`. A file that is given itself is what is in force.
+fn profile<'n>(name: &'n str, map: &[Entry]) -> Option<&'n str> {
+    let (own, _) = name.rsplit_once('.')?;
+    // Profiles have hyphens, too: the shortest name before one is the application's.
+    let mut hyphens = own.match_indices('-').filter(|_| !map.is_empty());
+    hyphens.find_map(|(at, _)| {
+        let (base, profile) = (own.get(..at)?, own.get(at + 1..)?);
+        let is_base = |entry: &Entry| {
+            let stem = entry.key.rsplit_once('.').map(|(stem, _)| stem);
+            stem == Some(base)
+        };
+        (base == "application" || map.iter().any(is_base)).then_some(profile)
+    })
+}
+
 /// All documents of a file as one: of two values for a property the later one is in force. A document
 /// for a profile is left out.
 fn in_force(reading: &mut Reading) -> Node {
@@ -43,7 +74,7 @@ fn in_force(reading: &mut Reading) -> Node {
         let document = properties::nested(node);
         let root = At::root(&document);
         let conditions: [&[&str]; 3] = [
-            &["spring", "config", "activate", "on-profile"],
+            &ON_PROFILE,
             &["spring", "config", "activate", "on-cloud-platform"],
             &["spring", "profiles"],
         ];
@@ -77,10 +108,21 @@ fn one_file(
 ) {
     let root = At::root(node);
     let Some(gateway) = gateway(&root) else {
-        let message = "there is no `spring.cloud.gateway` here";
-        reading.errors.add(&documents::Path::Root, None, message);
+        // What is left out says more.
+        if reading.lost.problems.is_empty() {
+            let message = "there is no `spring.cloud.gateway` here";
+            reading.errors.add(&documents::Path::Root, None, message);
+        }
+        reading.errors.problems.append(&mut reading.lost.problems);
         return;
     };
+    let prefix = root.at(&["spring", "cloud", "gateway"]);
+    let older = prefix.filter(|prefix| prefix.at(&NEWER).is_some());
+    let names = ["routes", "default-filters", "redis-rate-limiter", "filter"];
+    for at in names.iter().filter_map(|name| older.as_ref()?.at(&[*name])) {
+        let message = "this is left out, since other settings are below `server.webflux`: Spring reads one of the two places";
+        lose(&at, message, reading).push_hint("write all of them below one prefix");
+    }
     if let Some(base) = root.at(&["spring", "webflux", "base-path"]) {
         let message = "paths of routes are below this one there; here they are as they are written";
         change(&base, message, reading).push_hint("put it before each path in `match`");
@@ -101,10 +143,13 @@ fn one_file(
     }
 }
 
-/// The routes' parent: since version 5 below `server.webflux`.
+/// Where the gateway's settings are since version 5, below those of older ones.
+const NEWER: [&str; 2] = ["server", "webflux"];
+
+/// The routes' parent.
 fn gateway<'n>(root: &At<'n>) -> Option<At<'n>> {
     let gateway = root.at(&["spring", "cloud", "gateway"])?;
-    gateway.at(&["server", "webflux"]).or(Some(gateway))
+    gateway.at(&NEWER).or(Some(gateway))
 }
 
 /// Spring has no domains: the given domain, or else the application's name.
