@@ -499,6 +499,30 @@ impl<'o> World<'o> {
         vec![(ROUTE_ENTRY, patterns.into_iter().collect())]
     }
 
+    /// A rule with a name, which newer versions of Istio give to Envoy's route without saying whose it is. A pattern of
+    /// it would match other namespaces' routes.
+    pub(crate) fn named_rule(&self, placements: &[&Placement]) -> Option<String> {
+        let mut parts = placements
+            .iter()
+            .filter_map(|placement| match &placement.requests {
+                Requests::Route(part) if part.dialect != Dialect::EnvoyGateway => Some(part),
+                _ => None,
+            });
+        parts.find_map(|part| {
+            let route = self.routes.get(&(part.kind, part.key.clone()))?;
+            let is_part = |at| part.rules.as_ref().is_none_or(|rules| rules.contains(&at));
+            let mut rules = { route.object.spec.rules.iter().enumerate() }
+                .filter_map(|(at, rule)| rule.name.as_ref().filter(|_| is_part(at)));
+            let name = rules.next()?;
+            Some(format!(
+                "newer versions of Istio call the route of rule `{name}` of {} {} `{name}` alone, and the limits do \
+                 not apply to it there: leave out the rule's name",
+                part.kind.name(),
+                part.key
+            ))
+        })
+    }
+
     /// Routes that proxies of Istio cannot tell apart: they name both kinds alike.
     pub(crate) fn twins(&self, placements: &[&Placement]) -> Option<String> {
         let twin = placements

@@ -894,8 +894,12 @@ impl Placing<'_, '_> {
         let mut message = format!("{count} {limits} in domain {domain}");
         let of_domain = |other: &&Placement| other.domain.as_ref() == Ok(domain);
         let together: Vec<&Placement> = version.placements.iter().filter(of_domain).collect();
-        if let Some(twins) = self.world.twins(&together) {
-            message = format!("{message}; {twins}");
+        let notes = [
+            self.world.twins(&together),
+            self.world.named_rule(&together),
+        ];
+        for note in notes.iter().flatten() {
+            message = format!("{message}; {note}");
         }
         Finding::accepted(message)
     }
