@@ -1,23 +1,15 @@
 //! TLS on the data port: the limiter's certificate, and clients' certificates if required.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use store::{PemError, certificates, private_key};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
         RootCertStore, ServerConfig,
         crypto::ring,
-        pki_types::{
-            CertificateDer, PrivateKeyDer,
-            pem::{self, PemObject},
-        },
         server::{VerifierBuilderError, WebPkiClientVerifier},
     },
 };
@@ -42,13 +34,8 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file that cannot be read, or does not contain what it should.
-    #[error("cannot use {}: {error}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: pem::Error,
-    },
+    #[error(transparent)]
+    File(#[from] PemError),
     /// Certificate and key do not match, or are of an unsupported kind.
     #[error("cannot use the certificate {} with its key: {error}", .cert.display())]
     Pair {
@@ -130,28 +117,10 @@ fn configure(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TlsError::File {
-        path: files.key.clone(),
-        error,
-    })?;
+    let key = private_key(&files.key)?;
     let mut config = builder
         .with_single_cert(certificates(&files.cert)?, key)
         .map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let file = |error| TlsError::File {
-        path: path.to_owned(),
-        error,
-    };
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(file)?
-        .collect::<Result<_, _>>()
-        .map_err(file)?;
-    if found.is_empty() {
-        return Err(file(pem::Error::NoItemsFound));
-    }
-    Ok(found)
 }

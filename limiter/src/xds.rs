@@ -24,7 +24,7 @@ use hyper::http::uri::PathAndQuery;
 use migration::File;
 use policy::Policy;
 use prost::Message;
-use store::Store;
+use store::{PemError, Store, certificates, private_key};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep, sleep_until},
@@ -338,6 +338,8 @@ const INVALID_ARGUMENT: i32 = 3;
 /// Why responses stopped.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
+    #[error(transparent)]
+    Unusable(#[from] PemError),
     #[error("cannot read {}: {error}", .path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("cannot connect to the management server: {}", chain(.0))]
@@ -481,18 +483,26 @@ async fn connect(server: &XdsServer) -> Result<Channel, ConnectionError> {
         // Read for each connection: certificates are replaced while programs run.
         let mut tls = ClientTlsConfig::new();
         tls = match &server.ca {
-            Some(path) => tls.ca_certificate(Certificate::from_pem(read_pem(path)?)),
+            Some(path) => tls.ca_certificate(Certificate::from_pem(read_pem(path, certificates)?)),
             None => tls.with_native_roots(),
         };
         if let Some((cert, key)) = &server.identity {
-            tls = tls.identity(Identity::from_pem(read_pem(cert)?, read_pem(key)?));
+            tls = tls.identity(Identity::from_pem(
+                read_pem(cert, certificates)?,
+                read_pem(key, private_key)?,
+            ));
         }
         endpoint = endpoint.tls_config(tls)?;
     }
     Ok(endpoint.connect().await?)
 }
 
-fn read_pem(path: &Path) -> Result<Vec<u8>, ConnectionError> {
+/// A file, of which tonic's own errors would not say what is wrong with it, nor its name.
+fn read_pem<T>(
+    path: &Path,
+    check: fn(&Path) -> Result<T, PemError>,
+) -> Result<Vec<u8>, ConnectionError> {
+    check(path)?;
     fs::read(path).map_err(|error| ConnectionError::File {
         path: path.to_owned(),
         error,

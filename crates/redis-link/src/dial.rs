@@ -1,9 +1,11 @@
 //! Opens a byte stream to a server, at a fixed address or wherever sentinels name its primary.
 
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io::{self, Read as _},
     net::{IpAddr, SocketAddr, ToSocketAddrs},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -13,6 +15,7 @@ use futures_util::{
     stream::{FuturesUnordered, StreamExt},
 };
 use redis::RedisConnectionInfo;
+use rustls_native_certs::ErrorKind;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -342,7 +345,10 @@ fn connector(client: Option<&ClientCertificate>) -> Result<(TlsConnector, Option
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
-    let why = found.errors.first().map(ToString::to_string);
+    let why = found.errors.first().map(|error| match &error.kind {
+        ErrorKind::Pem(why) => format!("{}: {}", error.context, pem_problem(why)),
+        _ => error.to_string(),
+    });
     if roots.is_empty() {
         return Err(Error::Unreachable(format!(
             "no root certificates found for TLS ({}); SSL_CERT_FILE can name some",
@@ -354,7 +360,10 @@ fn connector(client: Option<&ClientCertificate>) -> Result<(TlsConnector, Option
         Some(client) => {
             let (chain, key) = read(client)?;
             let config = config.with_client_auth_cert(chain, key);
-            config.map_err(|error| unusable(&client.cert, &error))?
+            config.map_err(|error| {
+                let path = client.cert.display();
+                Error::Unreachable(format!("the client certificate for TLS, {path}: {error}"))
+            })?
         }
         None => config.with_no_client_auth(),
     };
@@ -365,19 +374,90 @@ fn connector(client: Option<&ClientCertificate>) -> Result<(TlsConnector, Option
 fn read(
     client: &ClientCertificate,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
-    let chain: Vec<_> = CertificateDer::pem_file_iter(&client.cert)
-        .and_then(Iterator::collect)
-        .map_err(|error| unusable(&client.cert, &error))?;
-    if chain.is_empty() {
-        return Err(unusable(&client.cert, &pem::Error::NoItemsFound));
-    }
-    let key = PrivateKeyDer::from_pem_file(&client.key);
-    Ok((chain, key.map_err(|error| unusable(&client.key, &error))?))
+    let unusable = |error| Error::Unreachable(format!("the client certificate for TLS: {error}"));
+    let chain = certificates(&client.cert).map_err(unusable)?;
+    Ok((chain, private_key(&client.key).map_err(unusable)?))
 }
 
-fn unusable(path: &Path, error: &dyn fmt::Display) -> Error {
-    let path = path.display();
-    Error::Unreachable(format!("the client certificate for TLS, {path}: {error}"))
+// --- Files of certificates and keys.
+
+/// Bound: bytes of a file of certificates, or of a key. Beyond it, the file cannot be used.
+const PEM_MAX: u64 = 16 << 20;
+
+/// Why a file of certificates, or of a key, cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {why}", .path.display())]
+pub struct PemError {
+    path: PathBuf,
+    why: String,
+}
+
+/// The certificates in a PEM file, at least one.
+///
+/// # Errors
+/// The file cannot be read, or has none.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    read_pem(
+        path,
+        |pem| {
+            let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
+            Some(found)
+                .filter(|found| !found.is_empty())
+                .ok_or(pem::Error::NoItemsFound)
+        },
+        "certificate: no line is `-----BEGIN CERTIFICATE-----`",
+    )
+}
+
+/// The private key in a PEM file.
+///
+/// # Errors
+/// The file cannot be read, or has none.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
+    let none = "private key: no line is like `-----BEGIN PRIVATE KEY-----`; one with a passphrase has to be decrypted";
+    read_pem(path, PrivateKeyDer::from_pem_slice, none)
+}
+
+fn read_pem<T>(
+    path: &Path,
+    read: fn(&[u8]) -> Result<T, pem::Error>,
+    none: &str,
+) -> Result<T, PemError> {
+    let mut pem = Vec::new();
+    let file = File::open(path).and_then(|file| file.take(PEM_MAX + 1).read_to_end(&mut pem));
+    let why = match file.map_err(pem::Error::Io).map(u64::try_from) {
+        Ok(Ok(..=PEM_MAX)) => match read(&pem) {
+            Ok(found) => return Ok(found),
+            Err(pem::Error::NoItemsFound) => format!("it has no {none}"),
+            Err(error) => pem_problem(&error),
+        },
+        Ok(_) => format!("it is larger than {} MiB", PEM_MAX >> 20),
+        Err(error) => pem_problem(&error),
+    };
+    let path = path.to_owned();
+    Err(PemError { path, why })
+}
+
+/// What is wrong with a PEM file; the error's own text has lines as lists of bytes.
+fn pem_problem(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            // Of a file without line breaks it is the whole key.
+            let is_label = |byte: u8| byte.is_ascii_uppercase() || byte == b' ';
+            let label = std::str::from_utf8(end_marker).ok();
+            let label = label.filter(|label| label.bytes().all(is_label));
+            format!(
+                "it is cut off, or still being written: there is no line `-----END {}-----`",
+                label.unwrap_or("…")
+            )
+        }
+        // This may be a key, too.
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line begins with `-----BEGIN ` and does not end with `-----`".to_owned()
+        }
+        pem::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -402,6 +482,51 @@ mod tests {
             queued.push(stream.unwrap());
         }
         (at, listener, queued)
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_pem_file_is_said_without_its_key() {
+        let path = std::env::temp_dir().join(format!("pem-{}", std::process::id()));
+        let key = "-----BEGIN PRIVATE KEY-----\nTUlHSEFnRUE=\n-----END PRIVATE KEY-----\n";
+        let certificate = key.replace("PRIVATE KEY", "CERTIFICATE");
+        let long = "0".repeat(17 << 20);
+        for (text, no_certificate, no_key) in [
+            (&*certificate, "", "it has no private key"),
+            (key, "it has no certificate", ""),
+            ("", "it has no certificate", "it has no private key"),
+            (
+                &certificate[..50],
+                "no line `-----END CERTIFICATE-----`",
+                "END CERTIFICATE",
+            ),
+            (
+                &key[..35],
+                "it is cut off",
+                "no line `-----END PRIVATE KEY-----`",
+            ),
+            (&key.replace('\n', ""), "END …-----`", "END …-----`"),
+            (
+                &key.replace('\n', "")[..40],
+                "does not end with",
+                "does not end with",
+            ),
+            (&long, "larger than 16 MiB", "larger than 16 MiB"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let found = [certificates(&path).map(drop), private_key(&path).map(drop)];
+            for (found, expected) in found.into_iter().zip([no_certificate, no_key]) {
+                let why = found
+                    .err()
+                    .map(|error| error.to_string())
+                    .unwrap_or_default();
+                assert_eq!(why.is_empty(), expected.is_empty(), "{why}");
+                assert!(why.contains(expected), "{why}");
+                assert!(!why.contains("TUlH") && !why.contains('['), "{why}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        let gone = certificates(&path).unwrap_err();
+        assert!(gone.to_string().contains("No such file"), "{gone}");
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ pub use redis::{Cmd, ToRedisArgs, Value, cmd};
 
 pub use cluster::{Cluster, Masters};
 pub use connection::Deadline;
-pub use dial::{Network, Stream};
+pub use dial::{Network, PemError, Stream, certificates, private_key};
 pub use error::{Error, Refusal};
 pub use request::{Outcome, Request, Script, is_refused, slot};
 pub use servers::{ClientCertificate, Lane, Node, Servers, Settings};

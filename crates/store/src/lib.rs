@@ -30,7 +30,8 @@ use redis::RedisStore;
 
 pub use engine::{Decision, Engine};
 pub use redis_link::{
-    ClientCertificate, Error as StoreError, Network, Refusal, SCHEMES, Server, Stream, slot,
+    ClientCertificate, Error as StoreError, Network, PemError, Refusal, SCHEMES, Server, Stream,
+    certificates, private_key, slot,
 };
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Health, Inspection,
