@@ -141,8 +141,15 @@ fn buckets_are_found_by_what_list_keys_prints() -> Result<()> {
     used("2 of 10")?;
     server.run(&format!("reset per-user {text} --yes"))?.with(0);
     used("0 of 10")?;
-    let unknown = server.run(&format!("inspect per-user {long}"))?.with(2);
-    assert!(unknown.err.contains("name all of it"), "{unknown:?}");
+    for command in [
+        "inspect per-user",
+        "explain",
+        "reset --yes per-user",
+        "credit --units 1 per-user",
+    ] {
+        let unknown = server.run(&format!("{command} {long}"))?.with(2);
+        assert!(unknown.err.contains("name all of it"), "{unknown:?}");
+    }
     // A value that is these characters is itself.
     make(r"caf\xe9")?;
     let itself = server.run(r"inspect per-user user=caf\xe9")?.with(0);
