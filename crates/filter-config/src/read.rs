@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use documents::{Choice, Field, Name, Node, Path, Report, Take, Value, from_base64};
-use policy::{Compiled, OnFailure, REMOTE_ADDRESS, WHOLE_ADDRESS};
+use policy::{Alterations, Compiled, OnFailure, REMOTE_ADDRESS, WHOLE_ADDRESS};
 
 use crate::{
     Config, DenyBody, DenyConfig, Direction, Format, IfSeveral, LimiterConfig, Prefixes, Source,
@@ -438,18 +438,17 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
         let Some((key, source)) = read_one(item, take.report) else {
             continue;
         };
-        match sources.iter().position(|(known, _)| *known == key) {
-            None => sources.push((key, source)),
-            Some(at) => {
-                let why = if at < built_in {
-                    "is built in"
-                } else {
-                    "is there already"
-                };
-                item.report(take.report, format!("`{key}` {why}"))
-                    .push_hint("choose another key");
+        let why = match sources.iter().position(|(known, _)| *known == key) {
+            Some(at) if at < built_in => "is built in",
+            Some(_) => "is there already",
+            None if key.as_str().ends_with(Alterations::HASHED) => "marks hashed values",
+            None => {
+                sources.push((key, source));
+                continue;
             }
-        }
+        };
+        item.report(take.report, format!("`{key}` {why}"))
+            .push_hint("choose another key");
     }
     sources
 }

@@ -179,6 +179,26 @@ fn everything_wrong_is_said_at_once() {
 }
 
 #[test]
+fn no_entry_has_the_name_by_which_filters_report_hashed_values() {
+    for (key, is_free) in [
+        ("user.hashed", false),
+        ("hashed", true),
+        ("user.hashed.id", true),
+    ] {
+        let json = format!(
+            r#"{{"domain": "shop", "limiter": {{"cluster": "limiter"}}, "descriptors": [{{"key": "{key}", "header": "x"}}]}}"#
+        );
+        if is_free {
+            assert!(Config::from_json(json.as_bytes()).is_ok(), "{key}");
+        } else {
+            let expected =
+                format!("descriptors[0]: `{key}` marks hashed values (choose another key)");
+            assert_eq!(problems(&json), expected);
+        }
+    }
+}
+
+#[test]
 fn limits_in_the_configuration_are_compiled_ones_of_its_domain() {
     let config = |limits: &str| {
         problems(&format!(

@@ -129,9 +129,6 @@ pub const REQUEST_BODY_PASSES: &str = "request_body_passes";
 /// Stands there if a check stream was refused since Envoy started, as a cluster without HTTP/2 does.
 pub const CHECK_STREAM_REFUSED: &str = "check_stream_refused";
 
-/// Ends the name under which proxies list an entry whose values they hash, beside the entry itself.
-const HASHED: &str = ".hashed";
-
 /// What proxies do to values before they match and count them. They list it among the entries that
 /// they supply, so that tools name the same buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,6 +140,10 @@ pub struct Alterations {
 }
 
 impl Alterations {
+    /// Ends the name under which filters list an entry whose values they hash, beside the entry itself. No entry's
+    /// own name does.
+    pub const HASHED: &str = ".hashed";
+
     /// How a filter lists its prefix lengths.
     pub fn cut_mark([v4, v6]: [u8; 2]) -> String {
         format!("{REMOTE_ADDRESS}.{v4}.{v6}")
@@ -150,7 +151,7 @@ impl Alterations {
 
     /// How a filter lists that it hashes the values of an entry; `None`: that is no name.
     pub fn hashed_mark(entry: &Name) -> Option<String> {
-        let mark = format!("{entry}{HASHED}");
+        let mark = format!("{entry}{}", Self::HASHED);
         (mark.len() <= Name::MAX_LEN).then_some(mark)
     }
 
@@ -165,7 +166,9 @@ impl Alterations {
             self.prefixes.insert(prefixes);
             return true;
         }
-        let hashed = name.strip_suffix(HASHED).and_then(|name| name.parse().ok());
+        let hashed = name
+            .strip_suffix(Self::HASHED)
+            .and_then(|name| name.parse().ok());
         let hashed = hashed.filter(listed);
         let is_mark = hashed.is_some();
         self.hashed.extend(hashed);
