@@ -1,6 +1,6 @@
 //! Limits files, from paths, folders or stdin.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use clap::Args;
 use limits_file::{Supply, Surroundings};
@@ -144,9 +144,10 @@ impl Source {
             .map_err(|error| unreadable(path, &error))?;
         let name = if path == "-" { "stdin" } else { path }.to_owned();
         if u64::try_from(bytes.len()).is_ok_and(|read| read > MAX_BYTES) {
-            return Err(Error::usage(format!(
-                "{name} is larger than {MAX_BYTES} bytes"
-            )));
+            return Err(
+                Error::usage(format!("{name} is larger than {} MiB", MAX_BYTES >> 20))
+                    .hint("it is read whole, as limits files are: name the file that you mean"),
+            );
         }
         Ok(Self { name, bytes })
     }
@@ -190,15 +191,32 @@ fn read(path: &str) -> std::io::Result<Vec<u8>> {
 
 /// The error for a file that cannot be read.
 pub fn unreadable(path: &str, error: &std::io::Error) -> Error {
-    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-    Error::usage(format!("cannot read {path}: {error}")).maybe_hint(
-        is_missing.then_some("the path is relative to the current folder; `-` reads stdin"),
-    )
+    let hint = match error.kind() {
+        ErrorKind::NotFound => {
+            Some("the path is relative to the current folder; `-` reads stdin".to_owned())
+        }
+        ErrorKind::PermissionDenied => Some(format!(
+            "`ls -l {path}` shows who may read it, and the folders above it"
+        )),
+        _ => None,
+    };
+    Error::usage(format!("cannot read {path}: {error}")).maybe_hint(hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_comes_with_a_hint() {
+        for (kind, hint) in [
+            (ErrorKind::NotFound, "relative to the current folder"),
+            (ErrorKind::PermissionDenied, "`ls -l a.yaml` shows"),
+        ] {
+            let error = unreadable("a.yaml", &kind.into());
+            assert!(error.hints().any(|found| found.contains(hint)), "{error}");
+        }
+    }
 
     #[test]
     fn cases_are_no_limits_files() {

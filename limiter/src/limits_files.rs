@@ -3,7 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -25,6 +26,9 @@ use crate::{
     watched_files::WatchedFiles,
 };
 
+/// Bound: bytes of a file of `--limits`. Beyond it, the file cannot be used.
+const FILE_MAX: u64 = 256 << 20;
+
 /// How often the files are checked if they are the policy.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -37,7 +41,7 @@ pub enum LimitsError {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        error: std::io::Error,
+        error: io::Error,
     },
     /// A file is invalid; the message lists every problem with its place.
     #[error("{0}")]
@@ -218,10 +222,17 @@ impl LimitsFiles {
 }
 
 fn read(path: &Path) -> Result<Policy, LimitsError> {
-    let text = fs::read(path).map_err(|error| LimitsError::Read {
+    let unreadable = |error| LimitsError::Read {
         path: path.to_owned(),
         error,
-    })?;
+    };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    { file.take(FILE_MAX + 1).read_to_end(&mut text) }.map_err(unreadable)?;
+    if u64::try_from(text.len()).is_ok_and(|read| read > FILE_MAX) {
+        let message = format!("it is larger than {} MiB", FILE_MAX >> 20);
+        return Err(unreadable(io::Error::other(message)));
+    }
     limits_file::read(&path.to_string_lossy(), &text).map_err(LimitsError::Invalid)
 }
 
@@ -448,6 +459,8 @@ impl Sighup {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use store::{Options, StoreUrl, open};
 
     use super::*;
@@ -455,6 +468,19 @@ mod tests {
     fn files(paths: Vec<PathBuf>, rls: Option<PathBuf>) -> LimitsFiles {
         let store = open(&StoreUrl::Memory, Options::default()).unwrap();
         LimitsFiles::new(paths, rls, store)
+    }
+
+    #[test]
+    fn a_file_that_no_limits_fill_is_not_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("zeros.yaml");
+        File::create(&path).unwrap().set_len(FILE_MAX + 1).unwrap();
+        let error = files(vec![path], None).read().err().unwrap();
+        let why = error.to_string();
+        assert!(
+            why.contains("zeros.yaml: it is larger than 256 MiB"),
+            "{why}"
+        );
     }
 
     #[test]

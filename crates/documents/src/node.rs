@@ -24,6 +24,15 @@ pub struct Place {
     pub width: u32,
 }
 
+impl Place {
+    /// Of what is wrong with a whole file.
+    pub const START: Self = Self {
+        line: 1,
+        column: 1,
+        width: 1,
+    };
+}
+
 /// One value of a document.
 #[derive(Clone, Debug)]
 pub struct Node {

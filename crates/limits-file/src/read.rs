@@ -94,7 +94,9 @@ fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     let before = report.problems.len();
     let root = Field::root(node);
     if let Value::Null = node.value {
-        root.report(report, "an empty document")
+        let place = node.place.or(Some(Place::START));
+        report
+            .add(&Path::Root, place, "an empty document")
             .push_hint("a limits file has a `domain` and `limits`");
         return None;
     }

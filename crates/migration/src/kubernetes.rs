@@ -36,7 +36,7 @@ pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
             reading
                 .errors
                 .problems
-                .push(Problem::new("", None, message.clone()));
+                .push(Problem::new("", Some(Place::START), message.clone()));
         }
     }
     objects.add_implied();

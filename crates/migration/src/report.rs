@@ -203,7 +203,8 @@ pub(crate) fn load_all(files: &[File<'_>], read: Read) -> Result<Vec<Reading>, V
         // A file that is being written, mostly: it does not say that there are no limits.
         if reading.nodes.is_empty() && reading.errors.problems.is_empty() {
             let message = "there is nothing in it";
-            reading.errors.add(&documents::Path::Root, None, message);
+            let place = Some(Place::START);
+            reading.errors.add(&documents::Path::Root, place, message);
         }
         let nodes = std::mem::take(&mut reading.nodes).into_iter();
         reading.nodes = nodes.map(plain).collect();

@@ -111,7 +111,8 @@ fn one_file(
         // What is left out says more.
         if reading.lost.problems.is_empty() {
             let message = "there is no `spring.cloud.gateway` here";
-            reading.errors.add(&documents::Path::Root, None, message);
+            let place = Some(Place::START);
+            reading.errors.add(&documents::Path::Root, place, message);
         }
         reading.errors.problems.append(&mut reading.lost.problems);
         return;

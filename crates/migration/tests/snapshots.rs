@@ -87,8 +87,9 @@ fn an_empty_file_is_no_configuration_without_limits() {
                 name: "x",
                 bytes: text.as_bytes(),
             };
-            let found = convert(*system, &[file], &Options::default());
-            assert!(found.is_err(), "{word}: {text:?}");
+            let wrong = convert(*system, &[file], &Options::default()).unwrap_err();
+            let said: String = wrong.iter().map(ToString::to_string).collect();
+            assert!(said.contains("--> x:1:1"), "{word}: {text:?}: {said}");
         }
     }
 }
