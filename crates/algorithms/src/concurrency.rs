@@ -279,15 +279,19 @@ impl Quota for Concurrency {
 
     /// Frees slots of Envoy's rate limit service, whose requests have no ids: those that expire first.
     fn credit(&self, usage: &mut SlotUsage, units: u64) {
-        let of_service = usage
-            .slots
-            .iter()
-            .filter(|(slot, _)| slot.id.mark() == SlotId::SERVICE);
-        let mut first: Vec<_> = of_service
+        let of_service = || {
+            let slots = usage.slots.iter();
+            slots.filter(|(slot, _)| slot.id.mark() == SlotId::SERVICE)
+        };
+        let units = usize::try_from(units).unwrap_or(usize::MAX);
+        let expiries = of_service().map(|(_, expiry)| expiry).collect();
+        // There may be 100,000: only those that are freed, or expire together with the last of them, are sorted.
+        let latest = nth_of(expiries, units.saturating_sub(1)).unwrap_or(u64::MAX);
+        let mut first: Vec<_> = of_service()
+            .filter(|(_, expiry)| *expiry <= latest)
             .map(|(slot, expiry)| (expiry, slot.text(), slot))
             .collect();
         first.sort_unstable();
-        let units = usize::try_from(units).unwrap_or(usize::MAX);
         for (_, _, slot) in first.into_iter().take(units) {
             usage.slots.remove(slot);
         }
@@ -522,6 +526,11 @@ impl Chunk {
     }
 }
 
+/// The expiry at place `nth`, from 0, in ascending order.
+fn nth_of(mut expiries: Vec<u64>, nth: usize) -> Option<u64> {
+    (nth < expiries.len()).then(|| *expiries.select_nth_unstable(nth).1)
+}
+
 impl HeldSlots {
     pub fn len(&self) -> usize {
         self.len
@@ -599,8 +608,7 @@ impl HeldSlots {
         if nth == 0 {
             return self.chunks.iter().map(|chunk| chunk.first_ms).min();
         }
-        let mut expiries: Vec<u64> = self.iter().map(|(_, expiry)| expiry).collect();
-        (nth < expiries.len()).then(|| *expiries.select_nth_unstable(nth).1)
+        nth_of(self.iter().map(|(_, expiry)| expiry).collect(), nth)
     }
 
     pub fn last_expiry(&self) -> Option<u64> {
