@@ -727,7 +727,8 @@ fn outcome_of(decision: &Decision) -> (Outcome, Vec<Name>) {
     if !summary.degraded_by.is_empty() {
         return (Outcome::Degrade, sorted(&summary.degraded_by));
     }
-    let holds = |limit: &&LimitAnswer| limit.mode == Mode::Enforce && limit.delay_ms > 0;
+    let holds =
+        |limit: &&LimitAnswer| limit.mode == Mode::Enforce && limit.verdict.decision.delay_ms > 0;
     let queues = decision.answer.limits.iter().filter(holds);
     let queues: Vec<&Name> = queues.map(|limit| &limit.name).collect();
     if queues.is_empty() {
@@ -749,7 +750,7 @@ fn by_limit(decision: &Decision) -> String {
             None => "unlimited".to_owned(),
             // No bucket decides it, and none has windows.
             Some(0) if of.window_ms == 0 => "denies requests without it".to_owned(),
-            Some(all) => format!("{} of {all} left", of.remaining),
+            Some(all) => format!("{} of {all} left", of.verdict.decision.remaining),
         };
         let mode = match of.mode {
             Mode::Enforce => "",

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomS
 use access_log::{Request, Service};
 use algorithms::{Adaptive, Pace};
 use policy::{Limit, Mode, Name, Node, Pause, Policy, Pricing, ResponsePrice, value_to_node};
-use protocol::{Check, LimitAnswer, LimitCost, LimitRequest};
+use protocol::{Check, LimitAnswer, LimitCost, LimitRequest, Outcome};
 use serde::Serialize;
 use store::{CheckError, Decision, Engine};
 
@@ -172,7 +172,8 @@ impl Side {
         if decision.answer.allowed && decision.holds() {
             let used = self.used(&decision, request);
             let limits = decision.answer.limits.iter();
-            let delay_ms = limits.map(|limit| limit.delay_ms).max().unwrap_or(0);
+            let delay_ms = limits.map(|limit| limit.verdict.decision.delay_ms);
+            let delay_ms = delay_ms.max().unwrap_or(0);
             let start_ms = request.at_ms.saturating_add(delay_ms);
             let took = (start_ms, request.took_ms);
             let (check, ended) = (check.clone(), decision.clone());
@@ -244,8 +245,9 @@ impl Side {
             }
             tally.requests += 1;
             tally.buckets += u64::from(self.seen.insert(hash));
-            held |= answer.allowed && answer.delay_ms > 0;
-            if !answer.allowed {
+            let own = &answer.verdict.decision;
+            held |= own.allowed && own.delay_ms > 0;
+            if !own.allowed {
                 tally.over += 1;
                 tally.first_ms.get_or_insert(request.at_ms);
                 tally.buckets_over += u64::from(self.over.add(hash, answer));
@@ -336,7 +338,7 @@ fn response_cost(
             _ if request.is_head => None,
             _ => request.bytes_sent,
         };
-        price.absent(answer.charged, bytes, answer.limit.unwrap_or(0))
+        price.absent(answer.verdict.charged, bytes, answer.limit.unwrap_or(0))
     };
     let units = of_error.or(said).or_else(of_status).unwrap_or_else(absent);
     price.cut(units)
@@ -460,7 +462,7 @@ impl Comparison {
             _ => return Ok(()),
         };
         *count += 1;
-        let denies = |limit: &&LimitAnswer| !limit.allowed && limit.mode == Mode::Enforce;
+        let denies = |limit: &&LimitAnswer| limit.outcome() == Outcome::Denied;
         for limit in by.answer.limits.iter().filter(denies) {
             // The sides have other positions for one limit; its name is the same.
             let hasher = &self.side.hasher;

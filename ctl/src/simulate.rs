@@ -153,7 +153,9 @@ async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckE
                 // Whoever has left has no slot to free.
                 if let Some((request, answer)) = decided.get_mut(*step).and_then(Option::as_mut) {
                     engine.release(*t_ms, request, answer).await?;
-                    answer.limits.iter_mut().for_each(|limit| limit.slot = None);
+                    for limit in &mut answer.limits {
+                        limit.verdict.slot = None;
+                    }
                 }
                 Some((*t_ms, 0))
             }
@@ -323,14 +325,14 @@ impl Answer {
             excess: None,
             took_ms: None,
             adaptive_limit: { answer.limits.iter() }
-                .filter(|limit| limit.adaptive.is_some())
+                .filter(|limit| limit.verdict.limit_milli.is_some())
                 .filter_map(|limit| limit.limit)
                 .min(),
         }
     }
 
     fn settled(answer: &protocol::Answer) -> Self {
-        let reserved = || answer.limits.iter().map(|limit| limit.reserved);
+        let reserved = || answer.limits.iter().map(|limit| limit.verdict.reserved);
         Self {
             given_back: Some(reserved().map(|of| of.given_back).sum()),
             excess: Some(reserved().map(|of| of.excess).sum()),

@@ -316,7 +316,7 @@ impl Trial<'_> {
                     let Ok((verdict, writes)) = check(&parts, at_ms, Options::default()) else {
                         continue;
                     };
-                    for (stored, write) in stored.iter_mut().zip(writes) {
+                    for (stored, (write, _)) in stored.iter_mut().zip(writes) {
                         if write.is_some() {
                             *stored = write;
                         }

@@ -358,7 +358,7 @@ impl Shared {
 fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
     let given = answer.limits.iter().filter_map(|limit| {
         Some(LimitRequest {
-            slots: vec![SlotOp::free(limit.slot?, limit.charged)],
+            slots: vec![SlotOp::free(limit.verdict.slot?, limit.verdict.charged)],
             ..LimitRequest::new(limit.name.clone())
         })
     });

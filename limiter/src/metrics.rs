@@ -617,15 +617,15 @@ impl DomainCounters {
         let Some(limit) = self.limits.get(&answer.name) else {
             return;
         };
-        let counters = limit.counting();
-        if let Some(lease) = answer.lease {
+        let (counters, verdict) = (limit.counting(), &answer.verdict);
+        if let Some(lease) = verdict.lease {
             counters.add(LeaseGranted, lease.units);
         }
-        if let Some(now) = answer.adaptive.as_ref().and(answer.limit) {
+        if let Some(now) = verdict.limit_milli.and(answer.limit) {
             counters.adaptive.store(now, Ordering::Relaxed);
         }
-        if let Some(slot) = answer.slot.filter(|_| limit.has_slots) {
-            if answer.charged > 0 {
+        if let Some(slot) = verdict.slot.filter(|_| limit.has_slots) {
+            if verdict.charged > 0 {
                 counters.add(SlotsTaken, 1);
             } else {
                 let gone = slot.start_ms.count_ones() + slot.parts.count_ones();
@@ -635,15 +635,15 @@ impl DomainCounters {
         if limit.has_costs {
             let reserved = answer.reservation.map_or(0, |reserved| reserved.units);
             counters.add(CostReserved, reserved);
-            counters.add(CostGivenBack, answer.reserved.given_back);
-            counters.add(CostExcess, answer.reserved.excess);
+            counters.add(CostGivenBack, verdict.reserved.given_back);
+            counters.add(CostExcess, verdict.reserved.excess);
         }
-        if limit.has_penalty && answer.penalty.begun {
+        if limit.has_penalty && verdict.penalty.begun {
             counters.add(Penalties, 1);
         }
         if decided {
             counters.decided(answer.outcome(), DecidedBy::Limiter, 1);
-            if answer.allowed && answer.delay_ms > 0 {
+            if verdict.decision.allowed && verdict.decision.delay_ms > 0 {
                 counters.add(Delayed, 1);
             }
         }

@@ -348,7 +348,7 @@ impl Decided {
             _ => return,
         };
         self.sampled = self.sampled.saturating_add(1);
-        let last = (!answer.allowed).then(|| denial(answer.outcome()));
+        let last = (!answer.verdict.decision.allowed).then(|| denial(answer.outcome()));
         self.tops.add(&answer.name, &answer.bucket, by, last);
     }
 

@@ -111,25 +111,6 @@ pub struct AdaptiveState {
     pub moved_slow: u64,
 }
 
-/// The limit of a bucket as a check found it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdaptiveStatus {
-    /// In thousandths of a slot.
-    pub limit_milli: u64,
-    /// How it was found: only for a peek, and once an answer came.
-    pub state: Option<AdaptiveState>,
-}
-
-impl AdaptiveStatus {
-    /// The part of it that a check shows, or a peek.
-    pub(crate) fn shown(self, peek: bool) -> Self {
-        Self {
-            state: self.state.filter(|_| peek),
-            ..self
-        }
-    }
-}
-
 /// How long a state is kept without a slot in use, in milliseconds.
 ///
 /// A service that nobody called for an hour may be another one by now.

@@ -3,8 +3,8 @@
 //! `lua/lib/algorithms.lua` is the twin.
 
 use crate::{
-    Charged, Edges, Kind, LocalOutcome, Numbers, Outcome, ParameterError, Parameters, Reservations,
-    ReserveRequest, SlotId, SlotOp,
+    Charged, Decision, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations,
+    ReserveRequest, Slot, SlotId, SlotOp,
     adaptive::ADAPTIVE_LINGER_MS,
     calendar_window::{CalendarFixedWindow, CalendarWindow, CalendarWindowState},
     check::Stored,
@@ -519,36 +519,16 @@ macro_rules! of_fixed_size {
 /// [`Algorithm::refund`]. A program that makes no other decisions contains no code for logs,
 /// sub-windows and leases.
 impl Algorithm {
-    /// Takes `cost` units at `now_ms` if they fit. `None` where the state has no fixed size.
-    pub fn charge_local(
-        &self,
-        state: Option<&State>,
-        now_ms: u64,
-        cost: u64,
-    ) -> Option<LocalOutcome> {
-        self.decide_local(state, now_ms, (cost, 0), true)
-    }
-
-    /// Tests `cost` units at `now_ms`, after adding `debit` units as far as they fit. `None` where
-    /// the state has no fixed size.
-    pub fn peek_local(
-        &self,
-        state: Option<&State>,
-        now_ms: u64,
-        cost: u64,
-        debit: u64,
-    ) -> Option<LocalOutcome> {
-        self.decide_local(state, now_ms, (cost, debit), false)
-    }
-
-    /// Both, since each costs a program as much code as there are algorithms.
-    fn decide_local(
+    /// Tests `cost` units at `now_ms`, after adding `debit` units as far as they fit, and takes them if they fit
+    /// and `charge` says so: the decision, the slot that a queue gave, and the state to store. `None` where the
+    /// state has no fixed size.
+    pub fn decide_local(
         &self,
         state: Option<&State>,
         now_ms: u64,
         (cost, debit): (u64, u64),
         charge: bool,
-    ) -> Option<LocalOutcome> {
+    ) -> Option<(Decision, Option<Slot>, Option<State>)> {
         let now_ms = now_ms.min(TIME_MAX_MS);
         of_fixed_size!(self, quota => {
             Evaluated::local(quota, state, now_ms, cost, debit).decide_local(charge)
@@ -581,13 +561,9 @@ mod tests {
         .unwrap()
     }
 
-    fn as_local(outcome: Outcome) -> LocalOutcome {
-        LocalOutcome {
-            decision: outcome.decision,
-            charged: outcome.charged,
-            slot: outcome.slot,
-            write: outcome.write,
-        }
+    fn as_local(outcome: Outcome) -> (Decision, Option<Slot>, Option<State>) {
+        let verdict = outcome.verdict;
+        (verdict.decision, verdict.slot, outcome.write)
     }
 
     #[test]
@@ -607,19 +583,19 @@ mod tests {
                 let (cost, debit) = (step % 12, step % 5);
                 let old = state.as_ref();
                 let asked = algorithm.evaluate_with_debit(old, now_ms, cost, debit);
-                let local = algorithm.peek_local(old, now_ms, cost, debit);
+                let local = algorithm.decide_local(old, now_ms, (cost, debit), false);
                 assert_eq!(local, Some(as_local(asked.leave())), "{kind:?} {step}");
                 let charged = algorithm.evaluate(old, now_ms, cost).charge();
-                let local = algorithm.charge_local(old, now_ms, cost);
+                let local = algorithm.decide_local(old, now_ms, (cost, 0), true);
                 assert_eq!(local, Some(as_local(charged.clone())), "{kind:?} {step}");
-                let units = charged.charged;
+                let units = charged.verdict.charged;
                 state = charged.write.or(state);
                 if let (Some(now), 0) = (&state, step % 3) {
                     let charge = Charged {
                         at_ms: now_ms,
                         units,
                         lease_ttl_ms: 0,
-                        slot: charged.slot,
+                        slot: charged.verdict.slot,
                     };
                     let back = algorithm.refund(now, now_ms + 20, &charge);
                     let local = algorithm.refund_local(now, now_ms + 20, &charge);
@@ -633,8 +609,9 @@ mod tests {
     #[test]
     fn states_without_a_fixed_size_are_not_decided_locally() {
         for kind in [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets] {
-            assert_eq!(algorithm(kind).charge_local(None, 1, 1), None);
-            assert_eq!(algorithm(kind).peek_local(None, 1, 1, 0), None);
+            for charge in [true, false] {
+                assert_eq!(algorithm(kind).decide_local(None, 1, (1, 0), charge), None);
+            }
         }
     }
 }

@@ -5,9 +5,8 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    AdaptiveStatus, Algorithm, BucketRequest, Debits, Decision, Denials, Kind, Lease, LeaseRequest,
-    Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved, RetryAfter, Slot,
-    SlotOp, State, penalty::Count,
+    Algorithm, BucketRequest, Debits, Denials, Kind, LeaseRequest, LimitVerdict, Outcome, Penalty,
+    Reservations, ReserveRequest, RetryAfter, SlotOp, State, penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -104,31 +103,6 @@ pub struct Verdict {
     pub limits: Vec<LimitVerdict>,
 }
 
-/// The verdict of one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitVerdict {
-    /// How it took part.
-    pub mode: Mode,
-    /// Its own decision, regardless of the others.
-    pub decision: Decision,
-    /// Units taken by the check's cost.
-    pub charged: u64,
-    /// The lease units granted.
-    pub lease: Option<Lease>,
-    /// The slot that a queue gave.
-    pub slot: Option<Slot>,
-    /// Units leased out that may still be used.
-    pub leased: u64,
-    /// The limit itself, where it is adaptive; how it was found is only part of a peek.
-    pub adaptive: Option<AdaptiveStatus>,
-    /// What was reserved and settled.
-    pub reserved: Reserved,
-    /// The bucket's penalty.
-    pub penalty: PenaltyStatus,
-    /// Its denials, if they changed and are to be stored.
-    pub denials: Option<Denials>,
-}
-
 /// The caller's limit is older than the state, or the calendar edges it passed are not those of this
 /// time: nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,22 +113,10 @@ pub struct Stale {
     pub generation: u64,
 }
 
-/// The decisions of several limits as one; only enforcing limits count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// The least; `None` where no limit is enforced.
-    pub remaining: Option<u64>,
-    /// The largest among the denying limits.
-    pub retry_after: RetryAfter,
-    /// The largest.
-    pub reset_after_ms: u64,
-    /// The largest; 0 for a denied check.
-    pub delay_ms: u64,
-    /// The denying limits, as indices.
-    pub denied_by: Vec<usize>,
-}
+/// The state and the denials to store for each part; `None`: unchanged.
+pub type Writes = Vec<(Option<Stored>, Option<Denials>)>;
 
-/// Tests one check; returns its verdict, and the state to store for each part (`None`: unchanged).
+/// Tests one check; returns its verdict, and what to store.
 ///
 /// # Errors
 /// [`Stale`] for the first part whose state has a newer generation, or whose edges do not cover the
@@ -163,7 +125,7 @@ pub fn check(
     parts: &[Part<'_>],
     now_ms: u64,
     options: Options,
-) -> Result<(Verdict, Vec<Option<Stored>>), Stale> {
+) -> Result<(Verdict, Writes), Stale> {
     refuse_stale(parts, now_ms, options.force)?;
     let evaluations: Vec<_> = parts
         .iter()
@@ -201,27 +163,18 @@ pub fn check(
         .iter()
         .zip(outcomes)
         .zip(&mut counts)
-        .map(|((part, outcome), count)| {
-            let mut decision = outcome.decision;
+        .map(|((part, mut outcome), count)| {
+            let stored = part.stored_as(&mut outcome);
+            let mut verdict = outcome.verdict;
             if let Some(count) = count {
                 if !(options.peek || repeated) {
-                    count.add_own(&decision);
+                    count.add_own(&verdict.decision);
                 }
-                count.apply(&mut decision);
+                count.apply(&mut verdict.decision);
+                verdict.penalty = count.status();
             }
-            let verdict = LimitVerdict {
-                mode: part.mode,
-                decision,
-                charged: outcome.charged,
-                lease: outcome.lease,
-                slot: outcome.slot,
-                leased: outcome.leased,
-                adaptive: outcome.adaptive.map(|of| of.shown(options.peek)),
-                reserved: outcome.reserved,
-                penalty: count.map(|count| count.status()).unwrap_or_default(),
-                denials: count.and_then(|count| count.write()),
-            };
-            (verdict, part.stored_as(outcome))
+            verdict.adaptive.take_if(|_| !options.peek);
+            (verdict, (stored, count.and_then(|count| count.write())))
         })
         .unzip();
     Ok((Verdict { allowed, limits }, writes))
@@ -241,7 +194,7 @@ fn is_repeated(
     let waits = decided
         .filter(|((part, _), _)| part.mode == Mode::Enforce)
         .map(|((part, outcome), count)| {
-            let mut decision = outcome.decision;
+            let mut decision = outcome.verdict.decision;
             // A slot may be freed at any moment.
             if part.algorithm.kind() == Kind::Concurrency
                 && decision.retry_after != RetryAfter::Never
@@ -308,10 +261,10 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn stored_as(&self, outcome: Outcome) -> Option<Stored> {
-        let generation = self.generation_to_store(&outcome);
-        let state = outcome.write?;
-        let mut reservations = outcome.reservations;
+    fn stored_as(&self, outcome: &mut Outcome) -> Option<Stored> {
+        let generation = self.generation_to_store(outcome);
+        let state = outcome.write.take()?;
+        let mut reservations = outcome.reservations.take();
         match &mut reservations {
             Some(written) => written.generation = generation,
             None => reservations = self.stored.and_then(|stored| stored.reservations.clone()),
@@ -326,39 +279,8 @@ impl<'a> Part<'a> {
     /// Only usage advances the generation; a shift of the time base does not.
     fn generation_to_store(&self, outcome: &Outcome) -> u64 {
         match self.stored {
-            Some(stored) if outcome.charged == 0 && !outcome.changed => stored.generation,
+            Some(stored) if outcome.verdict.charged == 0 && !outcome.changed => stored.generation,
             _ => self.generation,
-        }
-    }
-}
-
-impl Verdict {
-    /// The check's answer as one.
-    pub fn summary(&self) -> Summary {
-        let enforced = || {
-            self.limits
-                .iter()
-                .filter(|limit| limit.mode == Mode::Enforce)
-        };
-        let longest = |of: fn(&Decision) -> u64| enforced().map(|l| of(&l.decision)).max();
-        Summary {
-            remaining: enforced().map(|limit| limit.decision.remaining).min(),
-            retry_after: enforced()
-                .map(|limit| limit.decision.retry_after)
-                .fold(RetryAfter::Now, RetryAfter::later),
-            reset_after_ms: longest(|decision| decision.reset_after_ms).unwrap_or(0),
-            delay_ms: if self.allowed {
-                longest(|d| d.delay_ms).unwrap_or(0)
-            } else {
-                0
-            },
-            denied_by: self
-                .limits
-                .iter()
-                .enumerate()
-                .filter(|(_, l)| l.mode == Mode::Enforce && !l.decision.allowed)
-                .map(|(index, _)| index)
-                .collect(),
         }
     }
 }

@@ -13,8 +13,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Adaptive, AdaptiveState, AdaptiveStatus, Numbers, ParameterError, Parameters, Slot, SlotAct,
-    SlotOp,
+    Adaptive, AdaptiveState, Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp,
     integers::TIME_MAX_MS,
     quota::{Loaded, Quota, state_of},
 };
@@ -349,15 +348,15 @@ impl Quota for Concurrency {
         meant.any(|slot| usage.slots.remove(slot))
     }
 
-    fn adaptive(&self, usage: &SlotUsage) -> Option<AdaptiveStatus> {
-        let limit_milli = self.limit_milli(usage);
-        self.adaptive.map(|_| AdaptiveStatus {
-            limit_milli,
-            state: usage.adaptive.as_deref().map(|state| AdaptiveState {
-                limit_milli,
-                ..*state
-            }),
-        })
+    fn adaptive(&self, usage: &SlotUsage) -> (Option<u64>, Option<Box<AdaptiveState>>) {
+        if self.adaptive.is_none() {
+            return (None, None);
+        }
+        let (limit_milli, mut state) = (self.limit_milli(usage), usage.adaptive.clone());
+        if let Some(state) = &mut state {
+            state.limit_milli = limit_milli;
+        }
+        (Some(limit_milli), state)
     }
 
     fn missing(&self, usage: &SlotUsage) -> Option<Slot> {

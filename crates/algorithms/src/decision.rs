@@ -2,7 +2,7 @@
 //! ([`Quota`]). `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::{
-    AdaptiveStatus, BucketRequest, Debits, Lease, Pace, State,
+    AdaptiveState, BucketRequest, Debits, Lease, Pace, PenaltyStatus, State,
     quota::{Loaded, Quota},
     reservations::{Reservations, Reserved},
 };
@@ -37,6 +37,15 @@ impl RetryAfter {
             Self::Never => None,
         }
     }
+
+    /// The reverse of [`Self::millis`].
+    pub const fn from_millis(ms: Option<u64>) -> Self {
+        match ms {
+            Some(0) => Self::Now,
+            Some(ms) => Self::Millis(ms),
+            None => Self::Never,
+        }
+    }
 }
 
 /// The answer of one limit to one check. Times count from the caller's `now_ms`.
@@ -52,6 +61,44 @@ pub struct Decision {
     pub reset_after_ms: u64,
     /// Milliseconds an admitted request is held before it starts (queues only, else 0).
     pub delay_ms: u64,
+}
+
+impl Default for Decision {
+    /// Admitted at once.
+    fn default() -> Self {
+        Self {
+            allowed: true,
+            remaining: 0,
+            retry_after: RetryAfter::Now,
+            reset_after_ms: 0,
+            delay_ms: 0,
+        }
+    }
+}
+
+/// What one limit decided on a check, and what it took for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitVerdict {
+    /// Its own decision, regardless of the other limits of the check.
+    pub decision: Decision,
+    /// Units taken by the check's cost; a debit is not counted here.
+    pub charged: u64,
+    /// The surplus granted; `None`: none was granted or wanted.
+    pub lease: Option<Lease>,
+    /// The slot that a queue gave the request, or that it holds in flight; [`SlotAct`] says what may be
+    /// done with it. If nothing was charged and slots were renewed: which of them are missing, encoded as
+    /// [`Missing`](crate::Missing).
+    pub slot: Option<Slot>,
+    /// The bucket's penalty, which only a whole [check](crate::check::check) knows.
+    pub penalty: PenaltyStatus,
+    /// Outstanding lease units, this grant included. Windows do not count them separately.
+    pub leased: u64,
+    /// What was reserved and settled.
+    pub reserved: Reserved,
+    /// The limit itself, in thousandths of a slot, where it is adaptive.
+    pub limit_milli: Option<u64>,
+    /// How that was found: only of a peek, and once an answer came.
+    pub adaptive: Option<Box<AdaptiveState>>,
 }
 
 /// The name of an admitted request's slot in a queue, or of a request in flight
@@ -109,40 +156,15 @@ impl SlotAct {
     }
 }
 
-/// A decision and the state to store.
+/// A verdict and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The answer.
-    pub decision: Decision,
-    /// Units taken by the check's cost; a debit is not counted here.
-    pub charged: u64,
-    /// The lease units granted.
-    pub lease: Option<Lease>,
-    /// The slot of an admitted request, where a queue can name it.
-    pub slot: Option<Slot>,
-    /// Outstanding lease units, this grant included. Windows do not count them separately.
-    pub leased: u64,
-    /// The limit itself, where it is adaptive.
-    pub adaptive: Option<AdaptiveStatus>,
-    /// What was reserved and settled.
-    pub reserved: Reserved,
+    pub verdict: LimitVerdict,
     /// The reservations to store with the state; `None`: unchanged.
     pub reservations: Option<Box<Reservations>>,
     /// Whether more than the cost was stored: a debit, a grant, a settlement, or a freed slot.
     pub changed: bool,
-    /// The state to store; `None`: unchanged.
-    pub write: Option<State>,
-}
-
-/// What a proxy decides about a bucket of its own, and the state to store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalOutcome {
-    /// The answer.
-    pub decision: Decision,
-    /// Units taken by the cost.
-    pub charged: u64,
-    /// The slot of an admitted request, where a queue can name it.
-    pub slot: Option<Slot>,
     /// The state to store; `None`: unchanged.
     pub write: Option<State>,
 }
@@ -288,8 +310,9 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.finish(delay_ms, cost, lease, slot)
     }
 
-    /// As [`Self::charge`] or, without `charge`, [`Self::leave`], for a bucket without leases and reservations.
-    pub fn decide_local(mut self, charge: bool) -> LocalOutcome {
+    /// As [`Self::charge`] or, without `charge`, [`Self::leave`], for a bucket without leases and reservations:
+    /// the decision, the slot, and the state to store.
+    pub fn decide_local(mut self, charge: bool) -> (Decision, Option<Slot>, Option<State>) {
         let (mut delay_ms, mut charged, mut slot) = (0, 0, None);
         if self.fits && charge {
             (delay_ms, slot) = self.take();
@@ -303,12 +326,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         } else {
             self.loaded.shifted
         };
-        LocalOutcome {
-            decision,
-            charged,
-            slot,
-            write: write.map(Q::wrap),
-        }
+        (decision, slot, write.map(Q::wrap))
     }
 
     /// Charges a cost that fits; returns how long its request is held, and its slot.
@@ -370,7 +388,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let decision = self.decision(delay_ms);
         let (quota, usage) = (self.quota, self.loaded.usage);
         let leased = quota.leased(&usage);
-        let adaptive = quota.adaptive(&usage);
+        let (limit_milli, adaptive) = quota.adaptive(&usage);
         let slot = slot.or_else(|| quota.missing(&usage));
         let write = if self.changed || charged > 0 {
             Some(Q::wrap(quota.save(usage)))
@@ -389,15 +407,20 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             let open = |read: &Reservations| read.open(self.now_ms);
             reserved.open = reservations.as_deref().map_or(0, open);
         }
-        Outcome {
-            reserved,
-            reservations: reservations.filter(|_| writes),
+        let verdict = LimitVerdict {
             decision,
             charged,
             lease,
             slot,
             leased,
+            limit_milli,
             adaptive,
+            reserved,
+            penalty: PenaltyStatus::default(),
+        };
+        Outcome {
+            verdict,
+            reservations: reservations.filter(|_| writes),
             changed: self.changed,
             write,
         }

@@ -35,9 +35,7 @@ mod sliding_window_log;
 mod token_bucket;
 mod window;
 
-pub use adaptive::{
-    ADAPTIVE_LINGER_MS, Adaptive, AdaptiveError, AdaptiveState, AdaptiveStatus, Pace,
-};
+pub use adaptive::{ADAPTIVE_LINGER_MS, Adaptive, AdaptiveError, AdaptiveState, Pace};
 pub use algorithm::{Algorithm, BucketRequest, Debits, Evaluation, State};
 pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::{STATE_BYTES, STATE_BYTES_MAX};
@@ -45,7 +43,7 @@ pub use calendar_window::{
     CalendarUnit, CalendarWindow, CalendarWindowState, Edges, UTC, WINDOWS_KNOWN, WeekStart,
 };
 pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotId};
-pub use decision::{Charged, Decision, LocalOutcome, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
+pub use decision::{Charged, Decision, LimitVerdict, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
 pub use leaky_bucket::{QueueSlots, QueueState, Span, Turn};

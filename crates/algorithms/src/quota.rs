@@ -1,7 +1,7 @@
 //! The trait that every algorithm implements.
 
 use crate::{
-    AdaptiveStatus, Slot, SlotOp, State,
+    AdaptiveState, Slot, SlotOp, State,
     lease::{Lease, LeaseRequest, Settlement},
 };
 
@@ -112,9 +112,9 @@ pub(crate) trait Quota {
     fn missing(&self, _usage: &Self::Usage<'_>) -> Option<Slot> {
         None
     }
-    /// The limit of an adaptive bucket.
-    fn adaptive(&self, _usage: &Self::Usage<'_>) -> Option<AdaptiveStatus> {
-        None
+    /// The limit of an adaptive bucket, in thousandths of a slot, and how it was found.
+    fn adaptive(&self, _usage: &Self::Usage<'_>) -> (Option<u64>, Option<Box<AdaptiveState>>) {
+        (None, None)
     }
     /// Called when another generation of the limit wrote the state.
     fn edited(&self, _usage: &mut Self::Usage<'_>) {}

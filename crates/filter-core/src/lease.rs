@@ -204,7 +204,7 @@ impl Worker {
                 continue;
             };
             if let Some(limit_answer) = answer.limits.get_mut(at) {
-                limit_answer.lease = limit_answer.lease.map(|lease| Lease {
+                limit_answer.verdict.lease = limit_answer.verdict.lease.map(|lease| Lease {
                     units: lease.units.min(lease_query.want),
                     ttl_ms: lease.ttl_ms.min(limit.lease_ttl_ms.unwrap_or(0)),
                     ..lease
@@ -219,9 +219,9 @@ impl Worker {
                 let worker_lease = self.leases.find(limit_check.key, generation);
                 match worker_lease.filter(|_| limit_answer.generation > generation) {
                     Some(worker_lease) => {
-                        let units = limit_answer.lease.map_or(0, |lease| lease.units);
+                        let units = limit_answer.verdict.lease.map_or(0, |lease| lease.units);
                         self.counts.happened_to(Event::LeaseGranted, units);
-                        worker_lease.mark_outdated(limit_answer.lease);
+                        worker_lease.mark_outdated(limit_answer.verdict.lease);
                         self.ticks.by_maintenance(now, now.mono_us);
                     }
                     None => self.share(host, now, sent, &terms, limit_check.key, limit_answer),
@@ -252,7 +252,7 @@ impl Worker {
             let bucket = (key, limit_answer.generation);
             write_answer(host, now, &self.process.table, bucket, status, None);
         }
-        let units = limit_answer.lease.map_or(0, |lease| lease.units);
+        let units = limit_answer.verdict.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
         let mut worker_lease = self.leases.find(key, limit_answer.generation);
         // The worker that queried takes the first portion.
@@ -267,7 +267,7 @@ impl Worker {
             terms,
         };
         let landed = leased.update(host, now, Some(status), &mut |shared_lease, _| {
-            shared_lease.answered(now, sent, limit_answer.lease, terms);
+            shared_lease.answered(now, sent, limit_answer.verdict.lease, terms);
             let expired = shared_lease.expire(now);
             let grant = portion.and_then(|portion| shared_lease.withdraw(now, terms, portion));
             (grant, None, expired)

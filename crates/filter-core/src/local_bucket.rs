@@ -74,32 +74,28 @@ impl LocalBucket<'_> {
                     Room::None => false,
                 };
                 let (at_ms, state_now) = (now.wall_ms, state.as_ref());
-                let outcome = match take {
-                    Take::Charge | Take::ChargeAsDebt => {
-                        self.algorithm.charge_local(state_now, at_ms, cost)
-                    }
-                    Take::Peek => self.algorithm.peek_local(state_now, at_ms, cost, 0),
-                };
+                let charge = take != Take::Peek;
+                let decided = (self.algorithm).decide_local(state_now, at_ms, (cost, 0), charge);
                 // Policies refuse limits here whose algorithm has no state of a fixed size.
-                let Some(outcome) = outcome else {
+                let Some((decision, slot, write)) = decided else {
                     return Update::Keep(Err(Contended));
                 };
-                let decided = (outcome.decision, outcome.slot);
                 // The starting state is stored, or the bucket would start again each time.
                 let stored = found.entry.local.is_some();
-                match outcome.write.or(state.filter(|_| !stored)) {
+                match write.or(state.filter(|_| !stored)) {
                     Some(state) if keeps => {
                         if let (Take::ChargeAsDebt, Start::Fallback { span, .. }) =
                             (take, self.start)
-                            && outcome.charged > 0
+                            && decision.allowed
+                            && cost > 0
                             && found.room == Room::Own
                         {
-                            found.entry.debt.add(outcome.charged, span, now.mono_us);
+                            found.entry.debt.add(cost, span, now.mono_us);
                         }
-                        self.store(found, &state, &outcome.decision, now);
-                        Update::Write(Ok(decided))
+                        self.store(found, &state, &decision, now);
+                        Update::Write(Ok((decision, slot)))
                     }
-                    _ => Update::Keep(Ok(decided)),
+                    _ => Update::Keep(Ok((decision, slot))),
                 }
             })?
     }
@@ -137,8 +133,9 @@ impl LocalBucket<'_> {
         let local = found.entry.local.as_ref()?;
         let state = State::from_bytes(&local.bytes)?;
         let state = self.algorithm.refund_local(&state, now.wall_ms, charge)?;
-        let asked = self.algorithm.peek_local(Some(&state), now.wall_ms, 0, 0)?;
-        Some((state, asked.decision))
+        let at_ms = now.wall_ms;
+        let (decision, ..) = (self.algorithm).decide_local(Some(&state), at_ms, (0, 0), false)?;
+        Some((state, decision))
     }
 
     /// The bucket's state; `None` if it is unused.
@@ -200,7 +197,8 @@ impl LocalBucket<'_> {
     /// The state of a bucket with this many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
-        self.algorithm.peek_local(None, at_ms, 0, used)?.write
+        let (.., write) = (self.algorithm).decide_local(None, at_ms, (0, used), false)?;
+        write
     }
 }
 

@@ -1,7 +1,7 @@
 //! The answer to a check, independent of its encoding.
 
-use algorithms::{AdaptiveStatus, Lease, Reservation, Reserved, Slot};
-use policy::{Compiled, Limit, Mode, Name, PenaltyStatus, Revision};
+use algorithms::{LimitVerdict, Reservation};
+use policy::{Compiled, Limit, Mode, Name, Revision};
 use serde::{Deserialize, Serialize};
 
 /// The decision on one check.
@@ -31,39 +31,17 @@ pub struct LimitAnswer {
     pub bucket: Vec<(Name, Option<Vec<u8>>)>,
     /// How it takes part.
     pub mode: Mode,
-    /// Whether the cost fits this limit, whatever the others said.
-    pub allowed: bool,
-    /// Units taken from the bucket by this check.
-    pub charged: u64,
     /// The quota in units: capacity or N, of an adaptive limit what it is now; `None`: unlimited.
     pub limit: Option<u64>,
     /// The time, in milliseconds, in which an empty quota refills completely.
     pub window_ms: u64,
-    /// Units left after this decision.
-    pub remaining: u64,
-    /// 0 if allowed; `None`: never.
-    pub retry_after_ms: Option<u64>,
-    /// The time until the bucket is unused, in milliseconds.
-    pub reset_after_ms: u64,
-    /// How long an admitted request is held, in milliseconds.
-    pub delay_ms: u64,
     /// Not to be shown to clients.
     pub hidden: bool,
-    /// The surplus granted; `None`: none was granted or wanted.
-    pub lease: Option<Lease>,
-    /// The slot that a queue gave the request, or that it holds in flight; [`SlotAct`](crate::SlotAct)
-    /// says what may be done with it. If nothing was charged and slots were renewed: which of them are missing, encoded as
-    /// `algorithms::Missing`.
-    pub slot: Option<Slot>,
+    /// What it decided. Of the penalty the compact encoding has only the remaining time, JSON only whether
+    /// there is one. No encoding has `leased`, `reserved`, `limit_milli` and `adaptive`.
+    pub verdict: LimitVerdict,
     /// Units of this check that are to be settled when the response has ended.
     pub reservation: Option<Reservation>,
-    /// What the check reserved and settled. No encoding has it.
-    pub reserved: Reserved,
-    /// The penalty of the bucket. The compact encoding has only its remaining time, JSON only whether
-    /// there is one.
-    pub penalty: PenaltyStatus,
-    /// An adaptive limit as its bucket has it. No encoding has it.
-    pub adaptive: Option<Box<AdaptiveStatus>>,
 }
 
 // --- How decisions are counted: their outcome, and what made them.
@@ -142,27 +120,17 @@ impl LimitAnswer {
             generation: 0,
             bucket: Vec::new(),
             mode: Mode::Enforce,
-            allowed: true,
-            charged: 0,
             limit: None,
             window_ms: 0,
-            remaining: 0,
-            retry_after_ms: Some(0),
-            reset_after_ms: 0,
-            delay_ms: 0,
             hidden: false,
-            lease: None,
-            slot: None,
             reservation: None,
-            reserved: Reserved::default(),
-            penalty: PenaltyStatus::default(),
-            adaptive: None,
+            verdict: LimitVerdict::default(),
         }
     }
 
     /// What the limit decided.
     pub fn outcome(&self) -> Outcome {
-        Outcome::new(self.allowed, self.mode)
+        Outcome::new(self.verdict.decision.allowed, self.mode)
     }
 }
 
@@ -247,9 +215,9 @@ impl Answer {
     pub fn wait_ms(&self, policy: &Compiled, slot_ms: u64) -> Option<u64> {
         let gives_slots =
             |limit: &LimitAnswer| policy.named(&limit.name).is_some_and(Limit::gives_slots);
-        let denying = |limit: &&LimitAnswer| limit.mode == Mode::Enforce && !limit.allowed;
+        let denying = |limit: &&LimitAnswer| limit.outcome() == Outcome::Denied;
         let mut waits = self.limits.iter().filter(denying).map(|limit| {
-            let ms = limit.retry_after_ms?;
+            let ms = limit.verdict.decision.retry_after.millis()?;
             Some(if gives_slots(limit) {
                 ms.min(slot_ms)
             } else {
@@ -267,22 +235,24 @@ impl<'a> Summary<'a> {
             Mode::Shadow => &mut self.would_deny,
             Mode::Degrade => &mut self.degraded_by,
         };
-        if !limit.allowed {
+        let decision = &limit.verdict.decision;
+        if !decision.allowed {
             list.push(&limit.name);
         }
         if limit.mode != Mode::Enforce {
             return;
         }
         if limit.limit.is_some() {
-            let least = self.remaining.unwrap_or(u64::MAX).min(limit.remaining);
+            let least = self.remaining.unwrap_or(u64::MAX).min(decision.remaining);
             self.remaining = Some(least);
         }
-        if !limit.allowed {
+        if !decision.allowed {
+            let wait_ms = decision.retry_after.millis();
             let longer = |(a, b): (u64, u64)| a.max(b);
-            self.retry_after_ms = self.retry_after_ms.zip(limit.retry_after_ms).map(longer);
+            self.retry_after_ms = self.retry_after_ms.zip(wait_ms).map(longer);
         }
-        self.reset_after_ms = self.reset_after_ms.max(limit.reset_after_ms);
-        self.delay_ms = self.delay_ms.max(limit.delay_ms);
+        self.reset_after_ms = self.reset_after_ms.max(decision.reset_after_ms);
+        self.delay_ms = self.delay_ms.max(decision.delay_ms);
     }
 }
 
@@ -292,12 +262,10 @@ pub(crate) mod tests {
 
     /// An answer that allows, with arbitrary numbers.
     pub(crate) fn limit(name: &str) -> LimitAnswer {
-        LimitAnswer {
-            limit: Some(20),
-            window_ms: 2000,
-            remaining: 20,
-            ..LimitAnswer::new(name.parse().unwrap())
-        }
+        let mut answer = LimitAnswer::new(name.parse().unwrap());
+        (answer.limit, answer.window_ms) = (Some(20), 2000);
+        answer.verdict.decision.remaining = 20;
+        answer
     }
 }
 
@@ -314,7 +282,7 @@ mod outcome_tests {
             (false, Mode::Degrade, Outcome::Degraded),
         ] {
             let mut answer = limit("a");
-            (answer.mode, answer.allowed) = (mode, allowed);
+            (answer.mode, answer.verdict.decision.allowed) = (mode, allowed);
             assert_eq!(answer.outcome(), outcome);
         }
     }
@@ -334,26 +302,42 @@ mod outcome_tests {
 #[cfg(test)]
 mod summary_tests {
     use super::{tests::limit, *};
+    use algorithms::{Decision, RetryAfter};
+
+    fn decided(name: &str, decision: Decision) -> LimitAnswer {
+        let mut answer = limit(name);
+        answer.verdict.decision = decision;
+        answer
+    }
+
+    fn denied(name: &str, remaining: u64, retry_after_ms: Option<u64>) -> LimitAnswer {
+        let decision = Decision {
+            allowed: false,
+            remaining,
+            retry_after: RetryAfter::from_millis(retry_after_ms),
+            ..Decision::default()
+        };
+        decided(name, decision)
+    }
 
     #[test]
     fn the_tightest_enforced_limit_speaks_for_the_check() {
-        let [mut a, mut b, mut c] = ["a", "b", "c"].map(limit);
-        (a.remaining, a.reset_after_ms, a.delay_ms) = (5, 10, 7);
-        (b.allowed, b.remaining, b.retry_after_ms) = (false, 3, Some(40));
-        (c.allowed, c.remaining, c.retry_after_ms) = (false, 4, Some(30));
-        c.reset_after_ms = 90;
-        let of_mode = |name, mode| LimitAnswer {
-            mode,
-            allowed: false,
-            remaining: 0,
-            retry_after_ms: None,
-            ..limit(name)
+        let allowed = Decision {
+            remaining: 5,
+            reset_after_ms: 10,
+            delay_ms: 7,
+            ..Decision::default()
         };
-        let mut shadow = of_mode("shadow", Mode::Shadow);
-        shadow.reset_after_ms = 1000;
-        let degrade = of_mode("degrade", Mode::Degrade);
-        let mut unlimited = limit("unlimited");
-        (unlimited.limit, unlimited.remaining) = (None, 0);
+        let (a, b) = (decided("a", allowed), denied("b", 3, Some(40)));
+        let mut c = denied("c", 4, Some(30));
+        c.verdict.decision.reset_after_ms = 90;
+        let mut shadow = denied("shadow", 0, None);
+        shadow.mode = Mode::Shadow;
+        shadow.verdict.decision.reset_after_ms = 1000;
+        let mut degrade = denied("degrade", 0, None);
+        degrade.mode = Mode::Degrade;
+        let mut unlimited = decided("unlimited", Decision::default());
+        unlimited.limit = None;
         let answer = Answer {
             allowed: false,
             limits: vec![a, b, c, unlimited, shadow, degrade],
@@ -372,14 +356,9 @@ mod summary_tests {
 
     #[test]
     fn one_limit_that_never_passes_removes_the_retry_after() {
-        let denied = |name, retry_after_ms| LimitAnswer {
-            allowed: false,
-            retry_after_ms,
-            ..limit(name)
-        };
         for limits in [
-            vec![denied("a", None), denied("b", Some(5))],
-            vec![denied("a", Some(5)), denied("b", None)],
+            vec![denied("a", 0, None), denied("b", 0, Some(5))],
+            vec![denied("a", 0, Some(5)), denied("b", 0, None)],
         ] {
             let answer = Answer {
                 limits,

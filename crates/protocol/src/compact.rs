@@ -10,12 +10,12 @@ mod report;
 use std::collections::HashSet;
 
 use cbor::{Reader, Writer};
-use policy::{Name, Names, PenaltyStatus, Revision};
+use policy::{Name, Names, Revision};
 
 use crate::{
     Answer, Check, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
     LimitRequest, MAX_BATCH_LIMITS, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_SETTLED,
-    MAX_VALUE, Mode, Pace, Reservation, Settlement, Slot, SlotAct, SlotId, SlotOp,
+    MAX_VALUE, Mode, Pace, Reservation, RetryAfter, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
 
 pub use cbor::DecodeError;
@@ -606,14 +606,15 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
         Mode::Shadow => SHADOW,
         Mode::Degrade => DEGRADE,
     };
-    if limit.allowed {
+    let (verdict, decision) = (&limit.verdict, &limit.verdict.decision);
+    if decision.allowed {
         flags |= ALLOWED;
     }
     if limit.hidden {
         flags |= HIDDEN;
     }
-    flags |= limit.penalty.left_ms << PENALTY_FROM;
-    let more = match (limit.reservation, limit.slot, limit.lease) {
+    flags |= verdict.penalty.left_ms << PENALTY_FROM;
+    let more = match (limit.reservation, verdict.slot, verdict.lease) {
         (Some(_), _, _) => 3,
         (None, Some(_), _) => 2,
         (None, None, Some(_)) => 1,
@@ -623,16 +624,16 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     limits.write_index(writer, &limit.name);
     writer.unsigned(limit.generation);
     writer.unsigned(flags);
-    writer.unsigned(limit.charged);
+    writer.unsigned(verdict.charged);
     writer.optional(limit.limit, Writer::unsigned);
     writer.unsigned(limit.window_ms);
-    writer.unsigned(limit.remaining);
-    writer.optional(limit.retry_after_ms, Writer::unsigned);
-    writer.unsigned(limit.reset_after_ms);
-    writer.unsigned(limit.delay_ms);
+    writer.unsigned(decision.remaining);
+    writer.optional(decision.retry_after.millis(), Writer::unsigned);
+    writer.unsigned(decision.reset_after_ms);
+    writer.unsigned(decision.delay_ms);
     if more >= 1 {
         // Earlier versions read no units as no lease.
-        let lease = limit.lease.unwrap_or(Lease {
+        let lease = verdict.lease.unwrap_or(Lease {
             units: 0,
             epoch: 0,
             ttl_ms: 0,
@@ -643,7 +644,7 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
         writer.unsigned(lease.ttl_ms);
     }
     if more >= 2 {
-        writer.optional(limit.slot.as_ref(), Writer::slot);
+        writer.optional(verdict.slot.as_ref(), Writer::slot);
     }
     if let Some(reservation) = &limit.reservation {
         writer.reservation(reservation);
@@ -652,43 +653,37 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
 
 fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
     reader.fields_and(10, 3, |reader, more| {
-        let name = reader.indexed(limits)?;
-        let generation = reader.unsigned()?;
+        // Not as a struct that ends in `..LimitVerdict::default()`: that is half a kilobyte more in the filter.
+        let mut limit = LimitAnswer::new(reader.indexed(limits)?);
+        let verdict = &mut limit.verdict;
+        limit.generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
-        Ok(LimitAnswer {
-            generation,
-            mode: match flags & (SHADOW | DEGRADE) {
-                0 => Mode::Enforce,
-                DEGRADE => Mode::Degrade,
-                _ => Mode::Shadow,
-            },
-            allowed: flags & ALLOWED != 0,
-            charged: reader.unsigned()?,
-            limit: reader.optional(Reader::unsigned)?,
-            window_ms: reader.unsigned()?,
-            remaining: reader.unsigned()?,
-            retry_after_ms: reader.optional(Reader::unsigned)?,
-            reset_after_ms: reader.unsigned()?,
-            delay_ms: reader.unsigned()?,
-            hidden: flags & HIDDEN != 0,
-            lease: match more {
-                0 => None,
-                _ => Some(read_lease(reader)?).filter(|lease| lease.units > 0),
-            },
-            slot: match more {
-                0 | 1 => None,
-                _ => reader.optional(Reader::slot)?,
-            },
-            reservation: match more {
-                0..3 => None,
-                _ => Some(reader.reservation()?),
-            },
-            penalty: PenaltyStatus {
-                left_ms: flags >> PENALTY_FROM,
-                ..PenaltyStatus::default()
-            },
-            ..LimitAnswer::new(name)
-        })
+        limit.mode = match flags & (SHADOW | DEGRADE) {
+            0 => Mode::Enforce,
+            DEGRADE => Mode::Degrade,
+            _ => Mode::Shadow,
+        };
+        limit.hidden = flags & HIDDEN != 0;
+        verdict.penalty.left_ms = flags >> PENALTY_FROM;
+        verdict.charged = reader.unsigned()?;
+        limit.limit = reader.optional(Reader::unsigned)?;
+        limit.window_ms = reader.unsigned()?;
+        let decision = &mut verdict.decision;
+        decision.allowed = flags & ALLOWED != 0;
+        decision.remaining = reader.unsigned()?;
+        decision.retry_after = RetryAfter::from_millis(reader.optional(Reader::unsigned)?);
+        decision.reset_after_ms = reader.unsigned()?;
+        decision.delay_ms = reader.unsigned()?;
+        if more >= 1 {
+            verdict.lease = Some(read_lease(reader)?).filter(|lease| lease.units > 0);
+        }
+        if more >= 2 {
+            verdict.slot = reader.optional(Reader::slot)?;
+        }
+        if more >= 3 {
+            limit.reservation = Some(reader.reservation()?);
+        }
+        Ok(limit)
     })
 }
 

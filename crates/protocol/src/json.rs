@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::{
     Answer, ApiError, Check, CostSettlement, ErrorCode, LimitAnswer, LimitCost, LimitRequest,
-    MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE, Mode, SlotOp, Took,
+    LimitVerdict, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE, Mode, SlotOp, Took,
     compact::{Batch, BatchCheck},
 };
 
@@ -381,24 +381,25 @@ impl Serialize for LimitReply<'_> {
             Mode::Shadow => Some("shadow"),
             Mode::Degrade => Some("degrade"),
         };
-        let slot = limit.slot.filter(|_| limit.charged > 0);
-        let slot = slot.map(|slot| format_slot(slot, limit.charged));
+        let (verdict, decision) = (&limit.verdict, &limit.verdict.decision);
+        let slot = verdict.slot.filter(|_| verdict.charged > 0);
+        let slot = slot.map(|slot| format_slot(slot, verdict.charged));
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", limit.name.as_str())?;
         map.serialize_entry("bucket", &Bucket(&limit.bucket))?;
-        map.serialize_entry("allowed", &limit.allowed)?;
+        map.serialize_entry("allowed", &decision.allowed)?;
         optional(&mut map, "mode", mode)?;
         map.serialize_entry("limit", &limit.limit)?;
-        map.serialize_entry("remaining", &limit.limit.map(|_| limit.remaining))?;
-        map.serialize_entry("charged", &limit.charged)?;
-        map.serialize_entry("retry_after_ms", &or_never(limit.retry_after_ms))?;
-        map.serialize_entry("reset_after_ms", &limit.reset_after_ms)?;
+        map.serialize_entry("remaining", &limit.limit.map(|_| decision.remaining))?;
+        map.serialize_entry("charged", &verdict.charged)?;
+        map.serialize_entry("retry_after_ms", &or_never(decision.retry_after.millis()))?;
+        map.serialize_entry("reset_after_ms", &decision.reset_after_ms)?;
         optional(&mut map, "delay_ms", delay_ms)?;
         optional(&mut map, "slot", slot)?;
         optional(
             &mut map,
             "penalty",
-            (limit.penalty.left_ms > 0).then_some(true),
+            (verdict.penalty.left_ms > 0).then_some(true),
         )?;
         map.end()
     }
@@ -417,7 +418,7 @@ fn optional<M: SerializeMap>(
 fn delay_ms(limit: &LimitAnswer, policy: &Compiled) -> Option<u64> {
     let known = policy.named(&limit.name)?;
     let queues = known.quota.parameters().max_delay_ms.is_some() && limit.limit.is_some();
-    queues.then_some(limit.delay_ms)
+    queues.then_some(limit.verdict.decision.delay_ms)
 }
 
 fn names<'a>(names: &[&'a Name]) -> Vec<&'a str> {
@@ -609,8 +610,8 @@ pub fn renewed_reply<'a>(
     results: impl IntoIterator<Item = Result<&'a Answer, ApiError>>,
 ) -> Result<String, ApiError> {
     let of = |answer: &'a Answer| {
-        let limits = answer.limits.iter();
-        let gone = limits.filter(|limit| limit.charged == 0 && limit.slot.is_some());
+        let is_gone = |of: &LimitVerdict| of.charged == 0 && of.slot.is_some();
+        let gone = { answer.limits.iter() }.filter(|limit| is_gone(&limit.verdict));
         Renewed {
             missing: gone.map(|limit| limit.name.as_str()).collect(),
         }
@@ -750,7 +751,7 @@ mod tests;
 #[cfg(test)]
 mod reply_tests {
     use super::*;
-    use crate::{ErrorCode, Slot, answer::tests::limit};
+    use crate::{ErrorCode, RetryAfter, Slot, answer::tests::limit};
 
     fn policy() -> Compiled {
         let text = br"
@@ -774,9 +775,9 @@ limits:
     fn a_reply_equals_the_documented_example() {
         let mut per_user = limit("per-user");
         per_user.bucket = vec![("user".parse().unwrap(), Some(b"alice".to_vec()))];
-        per_user.remaining = 19;
-        per_user.charged = 1;
-        per_user.reset_after_ms = 100;
+        per_user.verdict.decision.remaining = 19;
+        per_user.verdict.charged = 1;
+        per_user.verdict.decision.reset_after_ms = 100;
         let mut answer = Answer {
             now_ms: 1_763_000_000_000,
             allowed: true,
@@ -807,8 +808,8 @@ limits:
     #[test]
     fn a_queue_names_the_slot_of_what_it_admits() {
         let mut exports = limit("exports");
-        exports.charged = 2;
-        exports.slot = Some(Slot {
+        exports.verdict.charged = 2;
+        exports.verdict.slot = Some(Slot {
             start_ms: 17,
             parts: 1,
             since_ms: 5,
@@ -821,11 +822,11 @@ limits:
     #[test]
     fn a_penalty_is_named_only_while_it_lasts() {
         let mut penalized = limit("per-user");
-        penalized.allowed = false;
-        penalized.retry_after_ms = Some(900_000);
-        penalized.penalty.left_ms = 900_000;
+        penalized.verdict.decision.allowed = false;
+        penalized.verdict.decision.retry_after = RetryAfter::Millis(900_000);
+        penalized.verdict.penalty.left_ms = 900_000;
         let mut counting = limit("exports");
-        counting.penalty.denials = 7;
+        counting.verdict.penalty.denials = 7;
         let body = body(vec![penalized, counting]);
         let with_penalty = r#""retry_after_ms":900000,"reset_after_ms":0,"penalty":true}"#;
         assert!(body.contains(with_penalty), "{body}");
@@ -835,8 +836,8 @@ limits:
     #[test]
     fn a_batch_answers_in_order_with_errors_of_its_own() {
         let mut denied = limit("per-user");
-        denied.allowed = false;
-        denied.retry_after_ms = None;
+        denied.verdict.decision.allowed = false;
+        denied.verdict.decision.retry_after = RetryAfter::Never;
         denied.mode = Mode::Shadow;
         denied.bucket = vec![
             ("user".parse().unwrap(), None),

@@ -16,8 +16,8 @@ mod stream;
 
 // The words of a decision.
 pub use algorithms::{
-    AdaptiveState, AdaptiveStatus, CostSettlement, Lease, Pace, Reservation, Reserved, Settlement,
-    Slot, SlotAct, SlotId, SlotOp,
+    AdaptiveState, CostSettlement, Decision, Lease, LimitVerdict, Pace, Reservation, Reserved,
+    RetryAfter, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
 pub use answer::{Answer, DecidedBy, LimitAnswer, Outcome, Summary};
 pub use check::{

@@ -12,8 +12,7 @@ use std::{
 };
 
 use algorithms::{
-    Adaptive, CostSettlement, Pace, SETTLE_WITHIN_MS, SlotAct, SlotId, SlotOp,
-    check::{LimitVerdict, Verdict},
+    Adaptive, CostSettlement, Pace, SETTLE_WITHIN_MS, SlotAct, SlotId, SlotOp, check::Verdict,
 };
 use policy::{Compiled, Descriptor, Limit, Name, Policy, Pricing, RequestPlace};
 use protocol::{Answer, Check, LimitAnswer, LimitCost, LimitRequest};
@@ -104,7 +103,8 @@ impl Decision {
     /// Whether the request holds anything until it ends: a slot, or a reservation.
     pub fn holds(&self) -> bool {
         let holds = |limit: &LimitAnswer| {
-            (limit.slot.is_some() && limit.charged > 0) || limit.reservation.is_some()
+            let has_slot = limit.verdict.slot.is_some() && limit.verdict.charged > 0;
+            has_slot || limit.reservation.is_some()
         };
         self.answer.limits.iter().any(holds)
     }
@@ -294,8 +294,8 @@ impl Engine {
     /// How often a request renews its slots: after half of the time that they live; `None`: it has none.
     fn renewal_ms(&self, open: &Open) -> Option<u64> {
         let slots = { open.answer.limits.iter() }.filter(|limit| self.is_in_flight(limit));
-        let ttl_ms = slots.filter_map(|limit| limit.slot?.ttl_ms()).min()?;
-        Some(ttl_ms / 2)
+        let ttls_ms = slots.filter_map(|limit| limit.verdict.slot?.ttl_ms());
+        Some(ttls_ms.min()? / 2)
     }
 
     async fn end(&mut self, open: &Open) -> Result<(), CheckError> {
@@ -320,7 +320,7 @@ impl Engine {
     /// Whether a limit, which may have been edited or deleted since, has the request's slot in flight.
     fn is_in_flight(&self, answer: &LimitAnswer) -> bool {
         let limit = self.policy.named(&answer.name);
-        answer.charged > 0 && limit.is_some_and(Limit::gives_slots)
+        answer.verdict.charged > 0 && limit.is_some_and(Limit::gives_slots)
     }
 
     /// Frees the slots that the answer gave to a request whose client has left: in flight, or in a queue
@@ -349,18 +349,19 @@ impl Engine {
             peek: true,
             ..Check::default()
         };
-        for limit in answer.limits.iter().filter(|limit| limit.charged > 0) {
-            let Some(slot) = limit.slot else { continue };
+        for limit in answer.limits.iter().filter(|of| of.verdict.charged > 0) {
+            let charged = limit.verdict.charged;
+            let Some(slot) = limit.verdict.slot else { continue };
             // A deleted limit has no slots, and a request that ends has left its queue long ago.
             let exists = self.policy.position(limit.name.as_str()).is_some();
             if !exists || (act != Act::Leave && !self.is_in_flight(limit)) {
                 continue;
             }
             let op = match act {
-                Act::Leave => SlotOp::free(slot, limit.charged),
+                Act::Leave => SlotOp::free(slot, charged),
                 Act::End(paces) => {
                     let pace = paces.iter().find(|(name, _)| *name == limit.name);
-                    let free = SlotAct::Free(limit.charged);
+                    let free = SlotAct::Free(charged);
                     SlotOp {
                         slot,
                         act: pace.map_or(free, |(_, pace)| SlotAct::Answered(*pace)),
@@ -442,9 +443,10 @@ impl Engine {
 impl OnServer {
     async fn check(&mut self, check: &ScriptCheck<'_>, at_ms: u64) -> Result<Verdict, CheckError> {
         if check.limits.is_empty() {
-            let limits: Vec<LimitVerdict> = Vec::new();
-            let allowed = !check.options.denied;
-            return Ok(Verdict { allowed, limits });
+            return Ok(Verdict {
+                allowed: !check.options.denied,
+                limits: Vec::new(),
+            });
         }
         for limit in &check.limits {
             let keys = [Some(limit.key), limit.reservations, limit.denials];

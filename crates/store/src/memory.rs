@@ -23,9 +23,7 @@ use crate::{
     OverrideCursor, OverridePage, Overrides, PROXIES_MAX, Page, PingReply, Policies, ProxyCounts,
     ResetOf, ResetReport, ResetScope, ScriptStatus, Signature, StoreError, Stored, Telemetry,
     plan::{CheckPlan, Seal, edit, script::ScriptCheck, telemetry::PROXY_LIFE_MS},
-    random_key,
-    store::held_units,
-    wall_ms,
+    random_key, wall_ms,
 };
 pub(crate) use buckets::HeldBuckets;
 use domains::Domains;
@@ -187,13 +185,10 @@ impl Buckets for MemoryStore {
         let planned = CheckPlan::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
         let key = planned.key_of(policy.domain(), &self.keys);
         let verdict = buckets.check(&planned, now_ms)?;
-        let (leased, reserved) = held_units(&verdict);
         let answer = planned.answer(policy, &verdict, now_ms);
         let limits = answer.limits.into_iter();
         let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
         Ok(Inspection {
-            leased,
-            reserved,
             now_ms,
             answer: { limits }.next().ok_or_else(missing)?,
             slot: slot(key.as_bytes()),

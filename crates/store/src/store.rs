@@ -314,11 +314,6 @@ pub struct OverridePage {
 pub struct Inspection {
     /// The answer that a check would get.
     pub answer: LimitAnswer,
-    /// Outstanding lease units, which count as used until they are settled. Windows do not count
-    /// them separately: 0.
-    pub leased: u64,
-    /// Units reserved for requests whose responses state their cost; they count as used.
-    pub reserved: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// Its name in the store.
@@ -331,13 +326,6 @@ pub struct Inspection {
     pub state: Option<String>,
     /// When the store forgets it, in milliseconds.
     pub ttl_ms: Option<u64>,
-}
-
-/// Units of a verdict's only limit that are used for requests that have not come, or not ended:
-/// leased, and reserved.
-pub(crate) fn held_units(verdict: &Verdict) -> (u64, u64) {
-    let limit = verdict.limits.first();
-    limit.map_or((0, 0), |limit| (limit.leased, limit.reserved.open))
 }
 
 /// A limit, and the domain it is in.

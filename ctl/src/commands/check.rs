@@ -5,7 +5,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use policy::{Compiled, IfMissing, Name, Policy, SlotId, parse_duration};
-use protocol::{Answer, Check as Request, LimitAnswer, Mode, json};
+use protocol::{Answer, Check as Request, LimitAnswer, Outcome, json};
 use serde::{Serialize, Serializer};
 use store::CheckError;
 use tokio::time::Instant;
@@ -171,11 +171,17 @@ impl View for Report {
         };
         let left = |limit: &LimitAnswer| {
             let quota = self.quota(limit)?;
-            Some(format!("{} of {quota}", limit.remaining))
+            Some(format!("{} of {quota}", limit.verdict.decision.remaining))
         };
-        let charged = |limit: &LimitAnswer| (!self.peek).then_some(limit.charged);
-        let wait = |limit: &LimitAnswer| Some(limit.delay_ms).filter(|ms| *ms > 0).map(duration);
-        let full = |limit: &LimitAnswer| self.quota(limit).map(|_| duration(limit.reset_after_ms));
+        let charged = |limit: &LimitAnswer| (!self.peek).then_some(limit.verdict.charged);
+        let wait = |limit: &LimitAnswer| {
+            let delay_ms = limit.verdict.decision.delay_ms;
+            (delay_ms > 0).then(|| duration(delay_ms))
+        };
+        let full = |limit: &LimitAnswer| {
+            let quota = self.quota(limit);
+            quota.map(|_| duration(limit.verdict.decision.reset_after_ms))
+        };
         let table = Table::of(&self.answer.limits)
             .column("LIMIT", |limit| &limit.name)
             .column("BUCKET", bucket)
@@ -184,7 +190,8 @@ impl View for Report {
             .column("CHARGED", |limit| text(charged(limit)))
             .column("WAIT", |limit| text(wait(limit)))
             .column("RETRY IN", |limit| {
-                again(limit.allowed, limit.retry_after_ms)
+                let decision = &limit.verdict.decision;
+                again(decision.allowed, decision.retry_after.millis())
             })
             .column("FULL IN", |limit| text(full(limit)));
         format!("{}{}", self.verdict(), table.draw(page))
@@ -248,12 +255,12 @@ impl Report {
 }
 
 fn decision(limit: &LimitAnswer) -> &'static str {
-    match (limit.allowed, limit.mode) {
-        (true, _) if limit.limit.is_none() => "unlimited",
-        (true, _) => "allows",
-        (false, Mode::Shadow) => "would deny",
-        (false, Mode::Degrade) => "degrades",
-        (false, Mode::Enforce) => "denies",
+    match limit.outcome() {
+        Outcome::Allowed if limit.limit.is_none() => "unlimited",
+        Outcome::Allowed => "allows",
+        Outcome::WouldDeny => "would deny",
+        Outcome::Degraded => "degrades",
+        Outcome::Denied => "denies",
     }
 }
 

@@ -262,7 +262,7 @@ async fn too_slow(session: &Session<'_>, policy: &Policy) -> Vec<Finding> {
     let mut findings = Vec::new();
     for limit in policy.limits.iter().filter(adaptive) {
         let found = session.store.inspect(&compiled, &limit.name, &[], 1).await;
-        let state = found.ok().and_then(|found| found.answer.adaptive?.state);
+        let state = found.ok().and_then(|found| found.answer.verdict.adaptive);
         findings.extend(state.and_then(|state| limits::too_slow(&policy.domain, limit, &state)));
     }
     findings

@@ -13,7 +13,7 @@ use policy::{
     Algorithm, AmountText, Compiled, Descriptor, Limit, Name, Node, Override, Policy, Scope,
     format_timestamp,
 };
-use protocol::Mode;
+use protocol::{Decision, Mode, RetryAfter};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use store::{Fleet, Inspection, Overrides};
 
@@ -150,15 +150,16 @@ async fn look(
     };
     let now = ask(1).await?;
     // One more unit is there when a request for all remaining units and one more would pass.
-    let requests = now.answer.remaining.checked_div(limit.cost).unwrap_or(0);
+    let left = now.answer.verdict.decision.remaining;
+    let requests = left.checked_div(limit.cost).unwrap_or(0);
     // Requests in flight end at no known time: their holders are shown instead.
     let next = match now.answer.limit {
-        Some(quota) if now.answer.remaining < quota && !limit.gives_slots() => {
+        Some(quota) if left < quota && !limit.gives_slots() => {
             ask(requests.saturating_add(1)).await.ok()
         }
         _ => None,
     };
-    let next_ms = next.and_then(|next| next.answer.retry_after_ms);
+    let next_ms = next.and_then(|next| next.answer.verdict.decision.retry_after.millis());
     let index = compiled.position(limit.name.as_str());
     let found = index.and_then(|index| compiled.override_for(index, &values).cloned());
     let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now.now_ms < until));
@@ -268,7 +269,7 @@ const FULL: Style = AnsiColor::Red.on_default();
 
 impl Bucket {
     fn whole_again(&self) -> String {
-        match self.inspection.answer.reset_after_ms {
+        match self.decision().reset_after_ms {
             0 => "it is whole".to_owned(),
             ms if self.limit.gives_slots() => {
                 format!("as requests end; in {} if none is renewed", duration(ms))
@@ -297,12 +298,12 @@ impl Bucket {
         if let (Some(used), Some(quota)) = (self.used(), self.inspection.answer.limit) {
             line("used", self.usage(used, quota, page));
             line("requests", self.requests());
-            if self.inspection.leased > 0 {
-                let leased = self.inspection.leased;
+            let verdict = &self.inspection.answer.verdict;
+            let (leased, reserved) = (verdict.leased, verdict.reserved.open);
+            if leased > 0 {
                 line("leased", format!("{leased} of the used, to proxies"));
             }
-            if self.inspection.reserved > 0 {
-                let reserved = self.inspection.reserved;
+            if reserved > 0 {
                 line(
                     "reserved",
                     format!("{reserved}, until responses say their cost"),
@@ -311,10 +312,7 @@ impl Bucket {
             if let Some((owed, most)) = self.owed() {
                 line("owed", format!("{owed} beyond that, of at most {most}"));
             }
-            if let Some(ms) = self
-                .next_ms
-                .filter(|_| self.inspection.answer.remaining > 0)
-            {
+            if let Some(ms) = self.next_ms.filter(|_| self.decision().remaining > 0) {
                 line("next unit", format!("in {}", duration(ms)));
             }
             line("whole again", self.whole_again());
@@ -382,26 +380,26 @@ impl Bucket {
             () => FREE,
         };
         let bar = render::bar(used, quota, page);
-        let left = self.inspection.answer.remaining;
+        let left = self.decision().remaining;
         format!("{style}{bar}{style:#} {used} of {quota}, {left} left")
     }
 
     /// What the next request would get.
     fn requests(&self) -> String {
-        let answer = &self.inspection.answer;
-        let over = match answer.mode {
+        let decision = self.decision();
+        let over = match self.inspection.answer.mode {
             Mode::Enforce => "denied",
             Mode::Degrade => "degraded",
             Mode::Shadow => "over the limit, but let through,",
         };
-        match answer.retry_after_ms {
+        match decision.retry_after {
             _ if self.paused => "pass: the limit is paused".to_owned(),
-            _ if answer.allowed && answer.delay_ms > 0 => {
-                format!("pass after a wait of {}", duration(answer.delay_ms))
+            RetryAfter::Now if decision.delay_ms > 0 => {
+                format!("pass after a wait of {}", duration(decision.delay_ms))
             }
-            _ if answer.allowed => "pass".to_owned(),
-            Some(ms) => format!("{over} for {}", duration(ms)),
-            None => format!("{over} always: one takes more than the whole quota"),
+            RetryAfter::Now => "pass".to_owned(),
+            RetryAfter::Millis(ms) => format!("{over} for {}", duration(ms)),
+            RetryAfter::Never => format!("{over} always: one takes more than the whole quota"),
         }
     }
 }
@@ -477,12 +475,14 @@ impl View for Report {
 }
 
 impl Bucket {
+    fn decision(&self) -> &Decision {
+        &self.inspection.answer.verdict.decision
+    }
+
     /// Used units. A bucket whose limit was lowered below them counts as just used up.
     fn used(&self) -> Option<u64> {
-        let answer = &self.inspection.answer;
-        answer
-            .limit
-            .map(|limit| limit.saturating_sub(answer.remaining))
+        let limit = self.inspection.answer.limit?;
+        Some(limit.saturating_sub(self.decision().remaining))
     }
 
     /// The calendar window that the bucket counts in.
@@ -501,16 +501,17 @@ impl Bucket {
     /// Units that the bucket owes beyond what it holds, by the time that they take to drain, and the most
     /// that it may owe so; `None`: none, or the time depends on leases or a penalty.
     fn owed(&self) -> Option<(u64, u64)> {
-        let answer = &self.inspection.answer;
+        let verdict = &self.inspection.answer.verdict;
+        let reset_ms = verdict.decision.reset_after_ms;
         let algorithm = self.quota_in_force()?;
         // What a queue holds is not owed.
         let drains = algorithm.kind().is_bucket() && algorithm.parameters().max_delay_ms.is_none();
-        let known = self.inspection.leased == 0 && answer.penalty.left_ms < answer.reset_after_ms;
+        let known = verdict.leased == 0 && verdict.penalty.left_ms < reset_ms;
         if !drains || !known {
             return None;
         }
         let numbers = algorithm.numbers();
-        let drained = answer.reset_after_ms.saturating_mul(numbers.y) / numbers.x.max(1);
+        let drained = reset_ms.saturating_mul(numbers.y) / numbers.x.max(1);
         let owed = drained.saturating_sub(numbers.limit);
         let most = numbers.limit.saturating_mul(DEBT_MAX_CAPACITIES - 1);
         (owed > 0).then_some((owed, most))
@@ -521,21 +522,21 @@ impl Bucket {
 
 impl Serialize for Bucket {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let found = &self.inspection;
+        let (found, decision) = (&self.inspection, self.decision());
         let answer = &found.answer;
         let node = limits_file::node_without_overrides(&self.limit);
         // -1 is how the interfaces write "never".
-        let retry_after_ms =
-            { answer.retry_after_ms }.map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
+        let retry_after_ms = decision.retry_after.millis();
+        let retry_after_ms = retry_after_ms.map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
         let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry("domain", &self.domain)?;
         fields.serialize_entry("limit", &self.limit.name)?;
         fields.serialize_entry("bucket", &bucket::to_node(&self.limit, &self.values))?;
         fields.serialize_entry("algorithm", &node.get("algorithm"))?;
         fields.serialize_entry("used", &self.used())?;
-        fields.serialize_entry("remaining", &answer.limit.map(|_| answer.remaining))?;
+        fields.serialize_entry("remaining", &answer.limit.map(|_| decision.remaining))?;
         fields.serialize_entry("limit_units", &answer.limit)?;
-        fields.serialize_entry("reset_after_ms", &answer.reset_after_ms)?;
+        fields.serialize_entry("reset_after_ms", &decision.reset_after_ms)?;
         fields.serialize_entry("retry_after_ms", &retry_after_ms)?;
         fields.serialize_entry("next_unit_ms", &self.next_ms)?;
         fields.serialize_entry("enforced", &(answer.mode != Mode::Shadow))?;
@@ -544,9 +545,9 @@ impl Serialize for Bucket {
             fields.serialize_entry("window", &window)?;
         }
         fields.serialize_entry("overridden", &self.in_force.is_some())?;
-        fields.serialize_entry("leased", &found.leased)?;
+        fields.serialize_entry("leased", &answer.verdict.leased)?;
         if self.limit.settles() {
-            fields.serialize_entry("reserved", &found.reserved)?;
+            fields.serialize_entry("reserved", &answer.verdict.reserved.open)?;
         }
         if let Some((owed, _)) = self.owed() {
             fields.serialize_entry("owed", &owed)?;
@@ -596,7 +597,7 @@ impl AdaptiveFields {
     /// `None`: the limit is not adaptive, or no answer came yet.
     pub(super) fn new(limit: &Limit, inspection: &Inspection) -> Option<Self> {
         let rule = limit.quota.parameters().adaptive.as_ref()?;
-        let state = inspection.answer.adaptive.as_deref()?.state.as_ref()?;
+        let state = inspection.answer.verdict.adaptive.as_ref()?;
         Some(Self {
             text: adaptive_state(rule, state),
             limit: state.limit_milli / 1000,
@@ -639,7 +640,7 @@ impl BucketPenalty {
     /// `None`: the limit has no penalty.
     pub fn new(limit: &Limit, found: &Inspection) -> Option<Self> {
         let rule = limit.penalty.as_ref()?;
-        let status = &found.answer.penalty;
+        let status = &found.answer.verdict.penalty;
         let enforced = found.answer.mode != Mode::Shadow;
         Some(Self {
             left_ms: status.left_ms,

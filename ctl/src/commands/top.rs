@@ -235,7 +235,7 @@ async fn in_use(
             let answer = found.map_err(|error| session.check_failed(&error))?.answer;
             let slots = answer
                 .limit
-                .map(|of| (of.saturating_sub(answer.remaining), of));
+                .map(|of| (of.saturating_sub(answer.verdict.decision.remaining), of));
             in_use.extend(slots.map(|slots| (limit.name.clone(), slots)));
         }
     }

@@ -129,7 +129,7 @@ async fn of_several_places_the_first_with_a_number_gives_the_bounds() {
         };
         let decision = side.decide(&mut request).await.unwrap();
         let charged: Vec<u64> = { decision.answer.limits.iter() }
-            .map(|l| l.charged)
+            .map(|l| l.verdict.charged)
             .collect();
         assert_eq!(charged, [units], "{numbers:?}");
     }
@@ -194,7 +194,7 @@ async fn a_response_without_its_cost_costs_what_the_filter_takes() {
         let left = async |side: &mut Side| {
             let decision = side.decide(&mut request.clone()).await.unwrap();
             { decision.answer.limits.iter() }
-                .map(|limit| limit.remaining)
+                .map(|limit| limit.verdict.decision.remaining)
                 .collect::<Vec<_>>()
         };
         let (first, second) = (left(&mut side).await, left(&mut side).await);

@@ -86,8 +86,8 @@ fn denied(times: &[(u64, u64)], limits: &[Proposed]) -> u64 {
         let (verdict, writes) = check(&parts, at_ms, Options::default()).unwrap();
         denied += u64::from(!verdict.allowed);
         for (n, write) in writes.into_iter().enumerate() {
-            if let Some(write) = write {
-                states.insert((user, n), write);
+            if let (Some(stored), _) = write {
+                states.insert((user, n), stored);
             }
         }
     }

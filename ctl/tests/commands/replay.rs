@@ -69,17 +69,9 @@ fn requests(count: u64) -> Result<Vec<Request>> {
 /// What a limiter says about each limit.
 fn said(answer: &Answer) -> Vec<String> {
     let limits = answer.limits.iter().map(|limit| {
-        format!(
-            "{} {:?} {} charged {} left {} retry {:?} reset {} delay {}",
-            limit.name,
-            limit.bucket,
-            limit.allowed,
-            limit.charged,
-            limit.remaining,
-            limit.retry_after_ms,
-            limit.reset_after_ms,
-            limit.delay_ms
-        )
+        let (charged, decision) = (limit.verdict.charged, limit.verdict.decision);
+        let (name, bucket) = (&limit.name, &limit.bucket);
+        format!("{name} {bucket:?} charged {charged}: {decision:?}")
     });
     std::iter::once(format!("allowed: {}", answer.allowed))
         .chain(limits)
@@ -96,7 +88,8 @@ async fn compare(server: &Server, policy: &Policy, requests: &[Request]) -> Resu
     for (n, request) in requests.iter().enumerate() {
         let check = scripts.request(request.descriptor.clone());
         let expected = scripts.decide(request.at_ms, &check).await?;
-        let delays = expected.answer.limits.iter().map(|limit| limit.delay_ms);
+        let delays = expected.answer.limits.iter();
+        let delays = delays.map(|limit| limit.verdict.decision.delay_ms);
         let delay = delays.max().unwrap_or(0);
         denied += u64::from(!expected.answer.allowed);
         delayed += u64::from(delay > 0);

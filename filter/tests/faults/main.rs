@@ -25,7 +25,7 @@ use host::status::{
 use host::{Call, Pairs, ROOT};
 use policy::{Compiled, Revision};
 use protocol::{
-    Answer, LimitAnswer, Mode, Reservation,
+    Answer, Decision, LimitAnswer, LimitVerdict, Reservation, RetryAfter,
     compact::{Batch, BatchAnswer},
 };
 
@@ -353,25 +353,20 @@ fn metered(allowed: bool) -> LimitAnswer {
 
 fn checked(allowed: bool) -> LimitAnswer {
     LimitAnswer {
-        name: "checked".parse().unwrap(),
-        generation: 0,
-        bucket: Vec::new(),
-        mode: Mode::Enforce,
-        allowed,
-        charged: u64::from(allowed),
         limit: Some(9),
         window_ms: 3_600_000,
-        remaining: 8,
-        retry_after_ms: Some(if allowed { 0 } else { 1000 }),
-        reset_after_ms: 1000,
-        delay_ms: 0,
-        hidden: false,
-        lease: None,
-        slot: None,
-        reservation: None,
-        reserved: protocol::Reserved::default(),
-        penalty: protocol::PenaltyStatus::default(),
-        adaptive: None,
+        verdict: LimitVerdict {
+            decision: Decision {
+                allowed,
+                remaining: 8,
+                retry_after: RetryAfter::from_millis(Some(if allowed { 0 } else { 1000 })),
+                reset_after_ms: 1000,
+                delay_ms: 0,
+            },
+            charged: u64::from(allowed),
+            ..LimitVerdict::default()
+        },
+        ..LimitAnswer::new("checked".parse().unwrap())
     }
 }
 

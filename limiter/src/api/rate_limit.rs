@@ -16,8 +16,8 @@ use policy::{
     normal_value, push_entry,
 };
 use protocol::{
-    Answer, ApiError, Check, ErrorCode, LimitAnswer, LimitRequest, MAX_ENTRIES, OwnUnits,
-    ServiceCheck, ServicePart,
+    Answer, ApiError, Check, Decision, ErrorCode, LimitAnswer, LimitRequest, MAX_ENTRIES, OwnUnits,
+    RetryAfter, ServiceCheck, ServicePart,
 };
 use store::CheckError;
 use tokio::time::Instant;
@@ -393,7 +393,7 @@ impl<'p> Quotas<'p> {
         let limits = answers.iter().flat_map(|answer| &answer.limits);
         let mut over = limits.filter_map(|answer| {
             let enforced = quotas.enforced(answer)?;
-            Some(enforced && !answer.allowed)
+            Some(enforced && !answer.verdict.decision.allowed)
         });
         let all_over = over
             .next()
@@ -423,7 +423,7 @@ impl<'p> Quotas<'p> {
 
     fn denies(&self, answer: &LimitAnswer) -> bool {
         let quota = self.all_over && self.enforced(answer) == Some(true);
-        !answer.allowed && (answer.mode == Mode::Enforce || quota)
+        !answer.verdict.decision.allowed && (answer.mode == Mode::Enforce || quota)
     }
 }
 
@@ -496,12 +496,11 @@ fn status(
     rate: impl Fn(&LimitAnswer) -> Option<Rate>,
 ) -> DescriptorStatus {
     let tightness = |limit: &&LimitAnswer| {
+        let Decision {
+            allowed, remaining, ..
+        } = limit.verdict.decision;
         // A limit that passes and is hidden is shown only if there is no other.
-        (
-            limit.allowed,
-            limit.allowed && is_hidden(limit),
-            limit.remaining,
-        )
+        (allowed, allowed && is_hidden(limit), remaining)
     };
     let limited = || limits.iter().filter(|limit| limit.limit.is_some());
     let counting = limited().filter(|limit| quotas.counts(limit));
@@ -509,7 +508,8 @@ fn status(
     let Some(tightest) = tightest.or_else(|| limited().min_by_key(tightness)) else {
         return admitted(u32::MAX);
     };
-    let over = !tightest.allowed && quotas.counts(tightest);
+    let decision = &tightest.verdict.decision;
+    let over = !decision.allowed && quotas.counts(tightest);
     let code = if over { Code::OverLimit } else { Code::Ok }.into();
     if is_hidden(tightest) {
         return DescriptorStatus {
@@ -517,7 +517,7 @@ fn status(
             ..DescriptorStatus::default()
         };
     }
-    let waiting_helps = tightest.allowed || tightest.retry_after_ms.is_some();
+    let waiting_helps = decision.allowed || decision.retry_after != RetryAfter::Never;
     DescriptorStatus {
         code,
         current_limit: rate(tightest).map(|rate| {
@@ -529,8 +529,8 @@ fn status(
                 name: shown(tightest).to_owned(),
             }
         }),
-        limit_remaining: u32::try_from(tightest.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: waiting_helps.then(|| duration(tightest.reset_after_ms)),
+        limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
+        duration_until_reset: waiting_helps.then(|| duration(decision.reset_after_ms)),
     }
 }
 
@@ -569,7 +569,10 @@ fn metadata(answers: &[&Answer], quotas: &Quotas<'_>, policy: &Compiled) -> Opti
     let lists = [
         ("limits", names(&|_| true)),
         ("denied_by", names(&|l| quotas.denies(l))),
-        ("would_deny", names(&|l| !l.allowed && !quotas.denies(l))),
+        (
+            "would_deny",
+            names(&|l| !l.verdict.decision.allowed && !quotas.denies(l)),
+        ),
     ];
     let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
     let mut fields: HashMap<String, Value> = lists

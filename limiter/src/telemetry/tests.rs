@@ -16,11 +16,10 @@ fn counters() -> Arc<DomainCounters> {
 }
 
 fn answer(user: &str, allowed: bool) -> LimitAnswer {
-    LimitAnswer {
-        bucket: vec![("user".parse().unwrap(), Some(user.as_bytes().to_vec()))],
-        allowed,
-        ..LimitAnswer::new("per-user".parse().unwrap())
-    }
+    let mut answer = LimitAnswer::new("per-user".parse().unwrap());
+    answer.bucket = vec![("user".parse().unwrap(), Some(user.as_bytes().to_vec()))];
+    answer.verdict.decision.allowed = allowed;
+    answer
 }
 
 fn count(decided: &mut Decided, answer: &LimitAnswer) {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use protocol::{
-    LeaseRequest, LimitAnswer, LimitRequest, Settlement,
+    LeaseRequest, LimitRequest, LimitVerdict, Settlement,
     compact::{Batch, BatchAnswer, BatchCheck},
 };
 
@@ -17,7 +17,7 @@ async fn ask(
     cost: u64,
     want: u64,
     settle: Vec<Settlement>,
-) -> Result<LimitAnswer> {
+) -> Result<LimitVerdict> {
     let check = BatchCheck {
         cost,
         limits: vec![LimitRequest {
@@ -42,7 +42,8 @@ async fn ask(
     let answer = answer
         .context("a result")?
         .map_err(|code| anyhow::anyhow!("{code:?}"))?;
-    answer.limits.into_iter().next().context("a limit")
+    let limit = answer.limits.into_iter().next().context("a limit")?;
+    Ok(limit.verdict)
 }
 
 #[tokio::test]
@@ -51,7 +52,7 @@ async fn a_proxy_leases_settles_and_is_counted() -> Result<()> {
     let granted = ask(&service, "p1", 1, 10, Vec::new()).await?;
     let lease = granted.lease.context("a grant")?;
     assert_eq!(
-        (lease.units, lease.ttl_ms, granted.remaining),
+        (lease.units, lease.ttl_ms, granted.decision.remaining),
         (10, 60_000, 89)
     );
     let settlement = Settlement {
@@ -60,7 +61,7 @@ async fn a_proxy_leases_settles_and_is_counted() -> Result<()> {
         returned: 5,
     };
     let settled = ask(&service, "p1", 0, 0, vec![settlement]).await?;
-    assert_eq!((settled.lease, settled.remaining), (None, 94));
+    assert_eq!((settled.lease, settled.decision.remaining), (None, 94));
     // Half of what is left for one proxy, a quarter for each of two.
     let first = ask(&service, "p1", 0, 1000, Vec::new()).await?;
     assert_eq!(first.lease.map(|lease| lease.units), Some(47));

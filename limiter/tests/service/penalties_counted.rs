@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use protocol::{
-    LimitAnswer, LimitRequest,
+    LimitRequest, LimitVerdict,
     compact::{Batch, BatchAnswer, BatchCheck},
 };
 
@@ -15,8 +15,8 @@ const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1/1d, algorithm: f
   - {name: other, per: [user], rate: 100/1d}
 ";
 
-/// A proxy reports how often it denied a user's requests; returns the limit's answer.
-async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer> {
+/// A proxy reports how often it denied a user's requests; returns the limit's verdict.
+async fn report(service: &Service, user: &str, count: u64) -> Result<LimitVerdict> {
     let check = BatchCheck {
         values: vec![Some(user.into())],
         cost: 0,
@@ -50,7 +50,8 @@ async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer
     let answer = answer
         .context("a result")?
         .map_err(|code| anyhow::anyhow!("{code:?}"))?;
-    answer.limits.into_iter().next().context("a limit")
+    let limit = answer.limits.into_iter().next().context("a limit")?;
+    Ok(limit.verdict)
 }
 
 async fn begun(service: &Service, limit: &str) -> Result<u64> {
@@ -79,14 +80,13 @@ async fn each_penalty_is_counted_when_it_begins() -> Result<()> {
 #[tokio::test]
 async fn denials_reported_by_a_proxy_begin_a_penalty() -> Result<()> {
     let service = Service::with(LIMITS).await?;
-    let answer = report(&service, "bob", 2).await?;
-    assert!(answer.allowed && answer.penalty.left_ms == 0, "{answer:?}");
-    let answer = report(&service, "bob", 1).await?;
-    assert!(!answer.allowed, "{answer:?}");
-    assert!(
-        (299_000..=300_000).contains(&answer.penalty.left_ms),
-        "{answer:?}"
-    );
+    let verdict = report(&service, "bob", 2).await?;
+    let left_ms = verdict.penalty.left_ms;
+    assert!(verdict.decision.allowed && left_ms == 0, "{verdict:?}");
+    let verdict = report(&service, "bob", 1).await?;
+    let left_ms = verdict.penalty.left_ms;
+    assert!(!verdict.decision.allowed, "{verdict:?}");
+    assert!((299_000..=300_000).contains(&left_ms), "{verdict:?}");
     assert_eq!(begun(&service, "per-user").await?, 1);
     assert!(!service.allows("bob").await?);
     assert_eq!(begun(&service, "per-user").await?, 1);

@@ -32,7 +32,7 @@ use host::{
 };
 use policy::{Compiled, Revision};
 use protocol::{
-    Answer, ApiError, ErrorCode, LimitAnswer, Reservation,
+    Answer, ApiError, Decision, ErrorCode, LimitAnswer, LimitVerdict, Reservation, RetryAfter,
     compact::{Batch, BatchAnswer},
 };
 use rl_filter::{Due, LATE_US, SharedMap, fault};
@@ -117,13 +117,19 @@ fn answer_to(call: &Call) -> Option<(&'static str, Vec<u8>)> {
 
 fn checked(allowed: bool) -> LimitAnswer {
     LimitAnswer {
-        allowed,
-        charged: u64::from(allowed),
         limit: Some(9),
         window_ms: 3_600_000,
-        remaining: 8,
-        retry_after_ms: Some(if allowed { 0 } else { 1000 }),
-        reset_after_ms: 1000,
+        verdict: LimitVerdict {
+            decision: Decision {
+                allowed,
+                remaining: 8,
+                retry_after: RetryAfter::from_millis(Some(if allowed { 0 } else { 1000 })),
+                reset_after_ms: 1000,
+                delay_ms: 0,
+            },
+            charged: u64::from(allowed),
+            ..LimitVerdict::default()
+        },
         reservation: allowed.then(Reservation::default),
         ..LimitAnswer::new("checked".parse().unwrap())
     }

@@ -6,7 +6,7 @@ use filter_core::{
     Response, ResponseHeaders, Step, StreamId, Worker, simulated::SharedData,
 };
 use policy::Compiled;
-use protocol::{LimitAnswer, Reservation, compact::BatchAnswer};
+use protocol::{Decision, LimitAnswer, LimitVerdict, Reservation, compact::BatchAnswer};
 
 const LIMITS: &str = r#"
 domain: shop
@@ -224,11 +224,17 @@ fn admitted(config: &Config) -> Vec<u8> {
     let revision = { config.limits.as_ref() }.map(|limits| limits.revision().clone());
     let revision = revision.unwrap_or_default();
     let limit = LimitAnswer {
-        charged: 100,
         limit: Some(1_000_000),
         window_ms: 60_000,
-        remaining: 999_900,
-        reset_after_ms: 6,
+        verdict: LimitVerdict {
+            decision: Decision {
+                remaining: 999_900,
+                reset_after_ms: 6,
+                ..Decision::default()
+            },
+            charged: 100,
+            ..LimitVerdict::default()
+        },
         reservation: Some(Reservation {
             secret: 1,
             number: 1,

@@ -713,9 +713,9 @@ impl World {
                     && exact()
                 {
                     let (answer, mut book) = (inspected.answer, self.book.borrow_mut());
-                    let before = book.audited;
-                    book.assert_charged(&user, answer.limit.unwrap(), answer.remaining);
-                    self.sim.trace((&user, answer.remaining, before));
+                    let (left, before) = (answer.verdict.decision.remaining, book.audited);
+                    book.assert_charged(&user, answer.limit.unwrap(), left);
+                    self.sim.trace((&user, left, before));
                 }
             }
         }
@@ -788,7 +788,7 @@ impl World {
                 .await
                 .unwrap();
             assert_eq!(
-                Some(inspected.answer.remaining),
+                Some(inspected.answer.verdict.decision.remaining),
                 inspected.answer.limit,
                 "slots are not free: {inspected:?}"
             );

@@ -24,11 +24,11 @@ fn windows_beyond_the_known_edges_have_nominal_length() {
         let now_ms = NOON_MS + days * DAY_MS;
         assert!(!day.covers(now_ms), "no store decides then");
         let next = day.evaluate(used.as_ref(), now_ms, 10).charge();
-        assert!(next.decision.allowed, "{days}");
-        assert_eq!(next.decision.reset_after_ms, DAY_MS / 2);
+        assert!(next.verdict.decision.allowed, "{days}");
+        assert_eq!(next.verdict.decision.reset_after_ms, DAY_MS / 2);
         let full = day.evaluate(next.write.as_ref(), now_ms + 1, 1).leave();
         let ends = RetryAfter::Millis(DAY_MS / 2 - 1);
-        assert_eq!(full.decision.retry_after, ends);
+        assert_eq!(full.verdict.decision.retry_after, ends);
     }
 }
 

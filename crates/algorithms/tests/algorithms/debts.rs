@@ -34,7 +34,11 @@ fn owing(kind: Kind) -> State {
 
 /// The time until a unit is left.
 fn wait_ms(bucket: &Algorithm, state: &State, now_ms: u64) -> u64 {
-    let decision = bucket.evaluate(Some(state), now_ms, 1).leave().decision;
+    let decision = bucket
+        .evaluate(Some(state), now_ms, 1)
+        .leave()
+        .verdict
+        .decision;
     assert!(!decision.allowed);
     decision.retry_after.millis().unwrap()
 }
@@ -106,7 +110,11 @@ fn no_report_makes_a_bucket_owe_more_than_a_hundred_capacities() {
     for kind in KINDS {
         let bucket = algorithm(kind, RATE, 1000);
         let once = reported(&bucket, None, u64::MAX);
-        let until_unused = bucket.evaluate(Some(&once), NOW, 0).leave().decision;
+        let until_unused = bucket
+            .evaluate(Some(&once), NOW, 0)
+            .leave()
+            .verdict
+            .decision;
         assert_eq!(until_unused.reset_after_ms, 100 * 60_000, "{kind:?}");
         assert_eq!(wait_ms(&bucket, &once, NOW), 99 * 60_000 + 60, "{kind:?}");
         let again = reported(&bucket, Some(&once), 50_000);

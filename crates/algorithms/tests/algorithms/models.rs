@@ -9,8 +9,8 @@ mod penalties;
 mod slots;
 mod windows;
 
-use algorithms::check::{LimitVerdict, Options, Part, Stored, check};
-use algorithms::{Decision, Lease, LeaseRequest, RetryAfter, Settlement};
+use algorithms::check::{Options, Part, Stored, check};
+use algorithms::{Decision, Lease, LeaseRequest, LimitVerdict, RetryAfter, Settlement};
 
 use crate::support::{Random, number, part};
 
@@ -79,8 +79,8 @@ fn lease_request<'a>(
 
 /// Decides a check of one limit; returns what is to be stored, too.
 fn ask(part: Part<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
-    let (verdict, mut writes) = check(&[part], now_ms, options).unwrap();
-    (verdict.limits[0], writes.remove(0))
+    let (mut verdict, mut writes) = check(&[part], now_ms, options).unwrap();
+    (verdict.limits.remove(0), writes.remove(0).0)
 }
 
 /// Counts the cases that a step showed.

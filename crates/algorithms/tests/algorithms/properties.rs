@@ -152,8 +152,8 @@ fn a_denial_or_a_peek_changes_nothing(choices: &mut Choices) {
     assert_eq!(world.evaluate(world.now_ms, 0).charge().write, None);
     let beyond = world.peek(world.now_ms, 0).remaining + 1;
     let denied = world.evaluate(world.now_ms, beyond).charge();
-    assert!(!denied.decision.allowed);
-    assert_eq!((denied.charged, denied.write), (0, None));
+    assert!(!denied.verdict.decision.allowed);
+    assert_eq!((denied.verdict.charged, denied.write), (0, None));
 }
 
 /// Taking a and then b leaves what taking a + b leaves.
@@ -184,7 +184,7 @@ fn a_debit_fills_up_to_the_limit_and_no_further(choices: &mut Choices) {
         .algorithm
         .evaluate_with_debit(world.state.as_ref(), world.now_ms, 0, units)
         .charge();
-    assert_eq!(outcome.charged, 0);
+    assert_eq!(outcome.verdict.charged, 0);
     world.store(outcome);
     let after = world.peek(world.now_ms, 0);
     if world.algorithm.parameters().max_delay_ms.is_none() {
@@ -308,7 +308,11 @@ fn a_far_step_back_keeps_usage_and_is_remembered(choices: &mut Choices) {
     let first = world.store(peeked);
     assert_eq!(first.remaining, left, "usage lost {world:?}");
     let again = world.evaluate(back_ms, 0).leave();
-    assert_eq!((again.decision, again.write), (first, None), "{world:?}");
+    assert_eq!(
+        (again.verdict.decision, again.write),
+        (first, None),
+        "{world:?}"
+    );
 }
 
 // -----------------------------------------------------------------------------

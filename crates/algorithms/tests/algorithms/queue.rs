@@ -78,8 +78,8 @@ impl Bucket {
             ..part(&self.algorithm, self.stored.as_ref(), cost)
         };
         let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();
-        let limit = verdict.limits[0];
-        self.stored = writes.remove(0).or(self.stored.take());
+        let limit = &verdict.limits[0];
+        self.stored = writes.remove(0).0.or(self.stored.take());
         let slot = limit.slot.map(|slot| SlotOp::free(slot, limit.charged));
         (limit.decision, slot)
     }
@@ -97,7 +97,7 @@ impl Bucket {
         self.ask(0, slots);
         let state = self.stored.as_ref().map(|stored| &stored.state);
         let asked = self.algorithm.evaluate(state, self.now_ms, 1);
-        asked.leave().decision.delay_ms
+        asked.leave().verdict.decision.delay_ms
     }
 
     /// The slots of `5`, of `5..9`, of every third of them (`5..99/3`), or one with other units (`5:2`).
@@ -286,12 +286,14 @@ fn debits_count_behind_held_requests_as_far_as_any_may_be_held() {
     let algorithm = after_five(Kind::TokenBucket).algorithm;
     let mut state = None;
     for _ in 0..8 {
-        let charged = algorithm.charge_local(state.as_ref(), START_MS, 1).unwrap();
-        state = charged.write.or(state);
+        let (_, _, write) = algorithm
+            .decide_local(state.as_ref(), START_MS, (1, 0), true)
+            .unwrap();
+        state = write.or(state);
     }
     let after = |debit| {
-        let asked = algorithm.peek_local(state.as_ref(), START_MS, 1, debit);
-        asked.unwrap().decision
+        let asked = algorithm.decide_local(state.as_ref(), START_MS, (1, debit), false);
+        asked.unwrap().0
     };
     assert_eq!([after(0), after(10)].map(|of| of.delay_ms), [200, 700]);
     let denied = after(1000);

@@ -26,7 +26,7 @@ fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
 
 fn remaining(algorithm: &Algorithm, state: Option<&State>, now_ms: u64) -> u64 {
     let asked = algorithm.evaluate(state, now_ms, 0).leave();
-    asked.decision.remaining
+    asked.verdict.decision.remaining
 }
 
 fn charged(algorithm: &Algorithm, state: Option<&State>, now_ms: u64, cost: u64) -> Option<State> {
@@ -74,7 +74,7 @@ fn a_later_refund_never_gives_more_than_was_charged() {
         }
         let cost = 1 + random.below(units);
         let outcome = algorithm.evaluate(without.as_ref(), now_ms, cost).charge();
-        let (true, Some(state)) = (outcome.decision.allowed, outcome.write) else {
+        let (true, Some(state)) = (outcome.verdict.decision.allowed, outcome.write) else {
             continue;
         };
         let charged_at_ms = now_ms;

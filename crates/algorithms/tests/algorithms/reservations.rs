@@ -58,7 +58,7 @@ impl World {
             ..part(&self.algorithm, self.stored.as_ref(), cost)
         };
         let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();
-        if let Some(write) = writes.pop().flatten() {
+        if let Some((Some(write), _)) = writes.pop() {
             // Records may be written without the state, whose time then stays as it was.
             let before = self.stored.as_ref().map(|stored| &stored.state);
             if before != Some(&write.state) {

@@ -150,8 +150,8 @@ impl BucketStatus {
             at_us: now.mono_us,
             limit: answer.limit,
             window_ms: answer.window_ms,
-            remaining: answer.remaining,
-            reset_after_ms: answer.reset_after_ms,
+            remaining: answer.verdict.decision.remaining,
+            reset_after_ms: answer.verdict.decision.reset_after_ms,
         }
     }
 
@@ -374,12 +374,11 @@ impl CachedDenial {
     /// read its clock later, but in whole milliseconds, so a millisecond less is never too long.
     /// `most_ms`, at most [`Self::MAX_MS`], bounds how long it is cached.
     pub(crate) fn new(sent: Now, retry_after_ms: Option<u64>, most_ms: u64, cost: u64) -> Self {
-        let sure_ms = retry_after_ms.map_or(u64::MAX, |ms| ms.saturating_sub(1));
-        let cached_ms = sure_ms.min(most_ms);
+        let wait_ms = retry_after_ms.unwrap_or(u64::MAX);
         Self {
-            until_us: sent.after_ms(cached_ms),
+            until_us: sent.after_ms(wait_ms.saturating_sub(1).min(most_ms)),
             least_cost: cost,
-            retry_at_us: retry_after_ms.map_or(u64::MAX, |ms| sent.after_ms(ms)),
+            retry_at_us: sent.after_ms(wait_ms),
             penalty_us: 0,
         }
     }
@@ -392,7 +391,9 @@ impl CachedDenial {
         answer: &LimitAnswer,
         last: Option<CachedDenial>,
     ) -> Self {
-        let denial = Self::new(sent, answer.retry_after_ms, answer.penalty.left_ms, 0);
+        let verdict = &answer.verdict;
+        let retry_after_ms = verdict.decision.retry_after.millis();
+        let denial = Self::new(sent, retry_after_ms, verdict.penalty.left_ms, 0);
         let needed_us = last.map(|last| last.retry_at_us);
         let needed_us = needed_us.filter(|at_us| *at_us != u64::MAX).unwrap_or(0);
         Self {

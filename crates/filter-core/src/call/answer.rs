@@ -2,8 +2,8 @@
 
 use policy::{Limit, Name, OverLimit};
 use protocol::{
-    API_HEADER, API_VERSION, Answer, ApiError, DecidedBy, ErrorCode, LimitAnswer, Mode,
-    compact::BatchAnswer,
+    API_HEADER, API_VERSION, Answer, ApiError, DecidedBy, ErrorCode, LimitAnswer, Mode, Outcome,
+    RetryAfter, compact::BatchAnswer,
 };
 
 use super::CheckCall;
@@ -323,7 +323,7 @@ impl Worker {
     fn count_answer(&mut self, limit: &LimitAnswer) {
         self.counts
             .decided(&limit.name, limit.outcome(), DecidedBy::Limiter);
-        if limit.penalty.left_ms > 0 {
+        if limit.verdict.penalty.left_ms > 0 {
             self.counts.happened(Event::Penalized);
         }
     }
@@ -345,7 +345,7 @@ impl Worker {
         let limit = &limit_check.limit;
         // A denial for lack of a hold permit concerns this request only, not the bucket.
         let barred = check.hold == Hold::Barred && limit.over_limit == OverLimit::Queue;
-        let penalized = answer.penalty.left_ms > 0;
+        let penalized = answer.verdict.penalty.left_ms > 0;
         if answer.mode == Mode::Shadow || (barred && !penalized) {
             return;
         }
@@ -361,7 +361,7 @@ impl Worker {
             return;
         }
         // A slot may be free the next moment, so that denial is not cached.
-        if answer.allowed || answer.mode != Mode::Enforce || limit.gives_slots() {
+        if answer.outcome() != Outcome::Denied || limit.gives_slots() {
             // A report of denials costs nothing, so an allowed answer to it does not end a denial.
             if limit_check.denied > 0 {
                 return;
@@ -388,7 +388,7 @@ fn cacheable(
     answer: &LimitAnswer,
     last: Option<CachedDenial>,
 ) -> CachedDenial {
-    if answer.penalty.left_ms > 0 {
+    if answer.verdict.penalty.left_ms > 0 {
         return CachedDenial::penalty(now, sent, answer, last);
     }
     // Other proxies may return leased units.
@@ -400,21 +400,20 @@ fn cacheable(
         _ if limit.settles() => CachedDenial::QUEUE_MS,
         _ => CachedDenial::MAX_MS,
     };
-    CachedDenial::new(sent, answer.retry_after_ms, most_ms, cost)
+    let retry_after_ms = answer.verdict.decision.retry_after.millis();
+    CachedDenial::new(sent, retry_after_ms, most_ms, cost)
 }
 
 /// The denial of a request by an answer.
 fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
     let mut denying = DenyingLimits::default();
-    let enforcing = answer
-        .limits
-        .iter()
-        .filter(|limit| limit.mode == Mode::Enforce);
-    for limit in enforcing.filter(|limit| !limit.allowed) {
+    let limits = answer.limits.iter();
+    for limit in limits.filter(|limit| limit.outcome() == Outcome::Denied) {
         if check.gives_slots(&limit.name) {
             denying.add_without_time(&limit.name, limit.hidden);
         } else {
-            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
+            let retry_after_ms = limit.verdict.decision.retry_after.millis();
+            denying.add(&limit.name, limit.hidden, retry_after_ms);
         }
         denying.answer_with(check.find(&limit.name).and_then(|of| of.limit.deny_status));
     }
@@ -433,8 +432,8 @@ fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
             limit: limit.name.clone(),
             quota: limit.limit?,
             window_ms: limit.window_ms,
-            remaining: limit.remaining,
-            reset_after_ms: Some(limit.reset_after_ms),
+            remaining: limit.verdict.decision.remaining,
+            reset_after_ms: Some(limit.verdict.decision.reset_after_ms),
             cost: check.find(&limit.name).map_or(1, |of| of.cost),
             denies: false,
         })
@@ -446,7 +445,7 @@ fn degraded(answer: &Answer) -> Vec<Name> {
     let over = answer
         .limits
         .iter()
-        .filter(|limit| !limit.allowed && limit.mode == Mode::Degrade);
+        .filter(|limit| limit.outcome() == Outcome::Degraded);
     over.map(|limit| limit.name.clone()).collect()
 }
 
@@ -455,7 +454,8 @@ fn longest_delay(answer: &Answer) -> u64 {
         .limits
         .iter()
         .filter(|limit| limit.mode == Mode::Enforce);
-    enforcing.map(|limit| limit.delay_ms).max().unwrap_or(0)
+    let delays = enforcing.map(|limit| limit.verdict.decision.delay_ms);
+    delays.max().unwrap_or(0)
 }
 
 // --- Bounds the numbers in an answer: a faulty limiter must not lock a bucket for ever.
@@ -486,7 +486,8 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         clamp_numbers(limit_answer);
         let of = check.find(&limit_answer.name);
         clamp_penalty(limit_answer, limit, of.map(|of| of.generation));
-        limit_answer.delay_ms = limit_answer.delay_ms.min(match limit {
+        let delay_ms = &mut limit_answer.verdict.decision.delay_ms;
+        *delay_ms = (*delay_ms).min(match limit {
             Some(limit) if limit.over_limit == OverLimit::Queue => {
                 limit.quota.parameters().max_delay_ms.unwrap_or(0)
             }
@@ -501,27 +502,26 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
 /// enforced has none.
 fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>, generation: Option<u64>) {
     let most_ms = match limit {
-        _ if limit_answer.allowed || limit_answer.mode != Mode::Enforce => 0,
+        _ if limit_answer.outcome() != Outcome::Denied => 0,
         Some(limit) if generation == Some(limit_answer.generation) => {
             { limit.penalty }.map_or(0, |penalty| penalty.longest_ms())
         }
         _ => MAX_PENALTY_MS,
     };
-    let left_ms = &mut limit_answer.penalty.left_ms;
+    let left_ms = &mut limit_answer.verdict.penalty.left_ms;
     *left_ms = (*left_ms).min(most_ms);
 }
 
 fn clamp_numbers(limit_answer: &mut LimitAnswer) {
-    let units = |units: &mut u64| *units = (*units).min(MAX_UNITS);
     let span = |ms: &mut u64| *ms = (*ms).min(MAX_MS);
-    limit_answer.limit.iter_mut().for_each(units);
-    units(&mut limit_answer.remaining);
-    limit_answer.remaining = limit_answer
-        .remaining
-        .min(limit_answer.limit.unwrap_or(MAX_UNITS));
+    let (limit, decision) = (&mut limit_answer.limit, &mut limit_answer.verdict.decision);
+    *limit = limit.map(|units| units.min(MAX_UNITS));
+    decision.remaining = decision.remaining.min(limit.unwrap_or(MAX_UNITS));
     span(&mut limit_answer.window_ms);
-    span(&mut limit_answer.reset_after_ms);
-    limit_answer.retry_after_ms.iter_mut().for_each(span);
+    span(&mut decision.reset_after_ms);
+    if let RetryAfter::Millis(ms) = &mut decision.retry_after {
+        span(ms);
+    }
 }
 
 // --- Retries checks that a call left undecided.
@@ -740,25 +740,27 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use algorithms::Decision;
+
     use super::*;
 
     fn liar() -> LimitAnswer {
-        LimitAnswer {
+        let mut limit_answer = LimitAnswer {
             generation: u64::MAX,
-            allowed: false,
-            charged: u64::MAX,
             limit: Some(u64::MAX),
             window_ms: u64::MAX,
+            ..LimitAnswer::new("liar".parse().unwrap())
+        };
+        let verdict = &mut limit_answer.verdict;
+        verdict.decision = Decision {
+            allowed: false,
             remaining: u64::MAX,
-            retry_after_ms: Some(u64::MAX),
+            retry_after: RetryAfter::Millis(u64::MAX),
             reset_after_ms: u64::MAX,
             delay_ms: u64::MAX,
-            penalty: protocol::PenaltyStatus {
-                left_ms: u64::MAX,
-                ..protocol::PenaltyStatus::default()
-            },
-            ..LimitAnswer::new("liar".parse().unwrap())
-        }
+        };
+        (verdict.charged, verdict.penalty.left_ms) = (u64::MAX, u64::MAX);
+        limit_answer
     }
 
     #[test]
@@ -770,18 +772,24 @@ mod tests {
             let mut limit_answer = liar();
             change(&mut limit_answer);
             clamp_penalty(&mut limit_answer, limit, Some(u64::MAX));
-            limit_answer.penalty.left_ms
+            limit_answer.verdict.penalty.left_ms
         };
         assert_eq!(clamped(Some(&limit), |_| ()), 0, "it has none");
         limit.penalty = Some(policy::Penalty::new(10, 60_000, 900_000));
         assert_eq!(clamped(Some(&limit), |_| ()), 900_000);
-        assert_eq!(clamped(Some(&limit), |of| of.penalty.left_ms = 7), 7);
+        assert_eq!(
+            clamped(Some(&limit), |of| of.verdict.penalty.left_ms = 7),
+            7
+        );
         assert_eq!(
             clamped(Some(&limit), |of| of.generation = 1),
             MAX_PENALTY_MS
         );
         assert_eq!(clamped(None, |_| ()), MAX_PENALTY_MS);
-        assert_eq!(clamped(Some(&limit), |of| of.allowed = true), 0);
+        assert_eq!(
+            clamped(Some(&limit), |of| of.verdict.decision.allowed = true),
+            0
+        );
         assert_eq!(clamped(Some(&limit), |of| of.mode = Mode::Shadow), 0);
     }
 
@@ -789,17 +797,18 @@ mod tests {
     fn numbers_in_an_answer_are_clamped_to_the_largest_valid_ones() {
         let mut limit_answer = liar();
         clamp_numbers(&mut limit_answer);
+        let decision = limit_answer.verdict.decision;
         assert_eq!(
-            (limit_answer.limit, limit_answer.remaining),
+            (limit_answer.limit, decision.remaining),
             (Some(MAX_UNITS), MAX_UNITS)
         );
         assert_eq!(
-            (limit_answer.window_ms, limit_answer.reset_after_ms),
+            (limit_answer.window_ms, decision.reset_after_ms),
             (MAX_MS, MAX_MS)
         );
-        assert_eq!(limit_answer.retry_after_ms, Some(MAX_MS));
+        assert_eq!(decision.retry_after, RetryAfter::Millis(MAX_MS));
         limit_answer.limit = Some(5);
         clamp_numbers(&mut limit_answer);
-        assert_eq!(limit_answer.remaining, 5);
+        assert_eq!(limit_answer.verdict.decision.remaining, 5);
     }
 }

@@ -306,22 +306,23 @@ impl SlotRelease {
         if check.policy.is_none() || check.hold == Hold::Never {
             return None;
         }
-        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let given = answer.limits.iter().filter(|of| of.verdict.charged > 0);
         let limits = given.clone().filter_map(|limit| {
-            let slot = limit.slot.filter(|slot| slot.ttl_ms().is_none())?;
+            let slot = limit.verdict.slot.filter(|slot| slot.ttl_ms().is_none())?;
             Some(LimitRequest {
-                slots: vec![SlotOp::free(slot, limit.charged)],
+                slots: vec![SlotOp::free(slot, limit.verdict.charged)],
                 ..LimitRequest::new(limit.name.clone())
             })
         });
         let limits: Vec<_> = limits.collect();
-        let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
+        let resets_ms = given.map(|limit| limit.verdict.decision.reset_after_ms);
+        let until_us = now.after_ms(resets_ms.max()?);
         let request = request.filter(|_| !limits.is_empty())?;
         Some(Box::new(Self {
             request: Arc::clone(request),
             limits,
             streams: Vec::new(),
-            until_us: now.after_ms(reset_ms),
+            until_us,
         }))
     }
 

@@ -418,9 +418,9 @@ impl HeldSlots {
         sent: Now,
         request: Option<&Arc<RequestDescriptor>>,
     ) -> Self {
-        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let given = answer.limits.iter().filter(|of| of.verdict.charged > 0);
         let slots = given.filter_map(|limit| {
-            let slot = limit.slot?;
+            let slot = limit.verdict.slot?;
             let ttl_ms = slot.ttl_ms()?;
             let known = check.find(&limit.name);
             Some(HeldSlot {
@@ -473,7 +473,7 @@ impl RequestDescriptor {
     pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer) -> Option<Arc<Self>> {
         let (mut any, mut known) = (false, true);
         for limit in &answer.limits {
-            any |= limit.slot.is_some() || limit.reservation.is_some();
+            any |= limit.verdict.slot.is_some() || limit.reservation.is_some();
             known &= check.find(&limit.name).is_some();
         }
         any.then(|| Self::new(check, known))
@@ -601,7 +601,8 @@ impl Worker {
             return;
         }
         let limit = answer.limits.iter().find(|limit| limit.name == of.limit);
-        let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
+        let verdict = limit.map(|limit| &limit.verdict);
+        let bits = verdict.and_then(|of| of.slot.filter(|_| of.charged == 0));
         let missing = bits.map_or_else(Missing::default, |bits| {
             Missing::new(bits.start_ms, bits.parts)
         });

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Denials, InFlightSlot, LeaseRequest, Slot, SlotAct, SlotId, SlotOp, State,
-    check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
+    Algorithm, Denials, InFlightSlot, LeaseRequest, LimitVerdict, SlotAct, SlotId, SlotOp, State,
+    check::{self, Mode, Options, PenaltyRequest, Stored, Writes},
 };
 use policy::{
     BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Revision, Snapshot,
@@ -322,8 +322,8 @@ impl Limiter {
     }
 
     fn record_slot(&mut self, check: &Check, answer: &Answer) {
-        let mut taken = answer.limits.iter().filter(|limit| limit.charged > 0);
-        let slot = taken.find_map(|limit| limit.slot);
+        let mut taken = answer.limits.iter().filter(|of| of.verdict.charged > 0);
+        let slot = taken.find_map(|limit| limit.verdict.slot);
         if let (Some(slot), Some(path)) = (slot, check.descriptor.get("path")) {
             let path = String::from_utf8_lossy(path).into_owned();
             let id = SlotId {
@@ -358,12 +358,12 @@ impl Limiter {
             let Some(said) = answer.limits.iter().find(|said| said.name == limit.name) else {
                 continue;
             };
-            if answer.allowed && said.charged > 0 {
+            if answer.allowed && said.verdict.charged > 0 {
                 self.lease_record
                     .charged
-                    .push((bucket(&found), at_us, said.charged));
+                    .push((bucket(&found), at_us, said.verdict.charged));
             }
-            if let Some(lease) = said.lease {
+            if let Some(lease) = said.verdict.lease {
                 self.lease_record
                     .granted
                     .push((bucket(&found), envoy, at_us, lease));
@@ -423,15 +423,23 @@ impl Limiter {
         if verdict.allowed {
             self.costs.reserve(check, &buckets, &mut answer.limits);
         }
-        self.penalties.store(check, &buckets, &verdict.limits, peek);
-        for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
+        self.penalties.reported += check.limits.iter().map(|of| of.denied).sum::<u64>();
+        for (bucket, verdict) in buckets.iter().zip(&verdict.limits) {
             *self.charged.entry(bucket.clone()).or_default() += verdict.charged;
             *self.debited.entry(bucket.clone()).or_default() += debit(&bucket.0);
-            if let Some(write) = write.filter(|_| !peek) {
-                self.buckets.insert(bucket.clone(), write);
-            }
+        }
+        if !peek {
+            self.store(buckets, writes);
         }
         answer
+    }
+
+    fn store(&mut self, buckets: Vec<Bucket>, writes: Writes) {
+        for (bucket, (stored, denials)) in buckets.into_iter().zip(writes) {
+            let denials = denials.map(|denials| (bucket.clone(), denials));
+            self.penalties.denials.extend(denials);
+            self.buckets.extend(stored.map(|stored| (bucket, stored)));
+        }
     }
 }
 
@@ -457,15 +465,6 @@ impl Penalties {
             reported: entry.map_or(0, |of| of.denied),
             counts: check.cost > 0 && !entry.is_some_and(|of| of.skip),
         })
-    }
-
-    fn store(&mut self, check: &Check, buckets: &[Bucket], limits: &[LimitVerdict], peek: bool) {
-        self.reported += check.limits.iter().map(|of| of.denied).sum::<u64>();
-        for (bucket, verdict) in buckets.iter().zip(limits) {
-            if let Some(denials) = verdict.denials.filter(|_| !peek) {
-                self.denials.insert(bucket.clone(), denials);
-            }
-        }
     }
 }
 
@@ -499,18 +498,18 @@ impl Costs {
     fn reserve(&mut self, check: &Check, buckets: &[Bucket], limits: &mut [LimitAnswer]) {
         for (limit, bucket) in limits.iter_mut().zip(buckets) {
             let own = check.limit(&limit.name).and_then(|of| of.cost);
-            if limit.charged == 0 || own.is_none_or(|cost| !cost.reserve) {
+            if limit.verdict.charged == 0 || own.is_none_or(|cost| !cost.reserve) {
                 continue;
             }
             let before = self.reserved.len() + self.settled.len();
             let reservation = Reservation {
                 secret: check.slot.unwrap().secret,
                 number: 1 + u64::try_from(before).unwrap(),
-                units: limit.charged,
+                units: limit.verdict.charged,
                 seal: 0,
             };
             let name = (bucket.clone(), reservation.number);
-            self.reserved.insert(name, limit.charged);
+            self.reserved.insert(name, limit.verdict.charged);
             limit.reservation = Some(reservation);
         }
     }
@@ -589,31 +588,20 @@ fn skips(check: &Check, limit: &Name) -> bool {
 
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict, algorithm: &Algorithm) -> LimitAnswer {
     let generation = found.limit.generation_of(&found.values);
+    let mut verdict = verdict.clone();
+    if let Some(slot) = &mut verdict.slot
+        && found.limit.gives_slots()
+        && verdict.charged > 0
+    {
+        slot.turn = generation;
+    }
     LimitAnswer {
-        penalty: verdict.penalty,
         generation,
         mode: found.mode(),
-        allowed: verdict.decision.allowed,
-        charged: verdict.charged,
-        limit: Some(match verdict.adaptive {
-            Some(found) => found.limit_milli / 1000,
-            None => algorithm.limit(),
-        }),
+        limit: Some((verdict.limit_milli).map_or_else(|| algorithm.limit(), |milli| milli / 1000)),
         window_ms: algorithm.window_ms(),
-        remaining: verdict.decision.remaining,
-        retry_after_ms: verdict.decision.retry_after.millis(),
-        reset_after_ms: verdict.decision.reset_after_ms,
-        delay_ms: verdict.decision.delay_ms,
         hidden: found.limit.hidden,
-        lease: verdict.lease,
-        slot: verdict.slot.map(|slot| Slot {
-            turn: if found.limit.gives_slots() && verdict.charged > 0 {
-                generation
-            } else {
-                slot.turn
-            },
-            ..slot
-        }),
+        verdict,
         ..LimitAnswer::new(found.limit.name.clone())
     }
 }

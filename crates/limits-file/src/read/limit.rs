@@ -9,8 +9,8 @@ use documents::{
 use patterns::Pattern;
 
 use policy::{
-    Algorithm, BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern,
-    EntryPattern, Limit, Matcher, OverLimit, Pricing, Scope, Written,
+    BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit,
+    Matcher, OverLimit, Pricing, Scope, Written,
 };
 
 use super::{
@@ -78,24 +78,10 @@ pub(super) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit>
 
 /// The settings of a limit that others have to fit.
 pub(super) struct LimitContext {
-    pub(super) kind: Option<Kind>,
-    /// `None` if the limit's own numbers are wrong.
-    quota: Option<Algorithm>,
+    numbers: Numbers,
     pub(super) over_limit: OverLimit,
     pub(super) scope: Scope,
     pub(super) service: bool,
-}
-
-impl LimitContext {
-    fn new(numbers: &Numbers, over_limit: OverLimit, scope: Scope, service: bool) -> Self {
-        Self {
-            kind: numbers.kind,
-            quota: numbers.quota,
-            over_limit,
-            scope,
-            service,
-        }
-    }
 }
 
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
@@ -119,7 +105,12 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let paused = take_pause(take);
-    let context = LimitContext::new(&numbers, over_limit, scope, service);
+    let context = LimitContext {
+        numbers,
+        over_limit,
+        scope,
+        service,
+    };
     let lease_ttl_ms = read_lease(take, &context);
     take.finish(&LIMIT_FIELDS);
     check_per(&limit, &per, &partition, report);
@@ -132,7 +123,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         matchers,
         per,
         if_missing,
-        quota: numbers.quota?,
+        quota: context.numbers.quota?,
         cost,
         pricing,
         over_limit,
@@ -164,11 +155,10 @@ fn check_combinations(
     report: &mut Report,
 ) {
     let LimitContext {
-        kind,
+        numbers: Numbers { kind, .. },
         over_limit,
         scope,
         service,
-        ..
     } = *context;
     check_kind(limit, kind, over_limit, scope, report);
     check_service(limit, service, over_limit, scope, report);
@@ -645,7 +635,7 @@ fn check_penalty(limit: &Field<'_>, context: &LimitContext, report: &mut Report)
         "proxies use leased units until they expire, penalty or not: remove `penalty` or `lease`",
     );
     refuse(
-        context.kind == Some(Kind::Concurrency),
+        context.numbers.kind == Some(Kind::Concurrency),
         "`penalty` on a limit on requests in flight",
         "it denies until a request ends: remove `penalty`, or put it on a limit with a `rate`",
     );
@@ -690,7 +680,7 @@ fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
 impl LimitContext {
     /// Whether such a limit can lease units at all, whatever its numbers are.
     fn may_lease(&self, field: &Field<'_>, report: &mut Report) -> bool {
-        let (what, hint) = match self.kind {
+        let (what, hint) = match self.numbers.kind {
             _ if self.scope == Scope::Proxy => (
                 "`lease` on a limit that is checked in the proxy anyway".to_owned(),
                 "remove `lease`, or use `scope: global`",
@@ -717,7 +707,7 @@ impl LimitContext {
 
     /// Whether the bucket's numbers allow the ttl.
     fn check_ttl(&self, ttl: &Field<'_>, ttl_ms: u64, report: &mut Report) -> Option<u64> {
-        let quota = self.quota.as_ref()?;
+        let quota = self.numbers.quota.as_ref()?;
         let (least, counted) = (Duration(LEASE_TTL_MIN_MS), self.counted());
         let Some(longest_ms) = quota.lease_max_ms() else {
             ttl.report(report, format!("{counted} is too short for leases"))
@@ -746,7 +736,7 @@ impl LimitContext {
 
     /// The time that bounds a ttl, in words.
     fn counted(&self) -> &'static str {
-        match self.kind {
+        match self.numbers.kind {
             Some(Kind::SlidingWindowBuckets) => "the length of a sub-window",
             Some(Kind::FixedWindow | Kind::SlidingWindow) => "the length of the window",
             _ => "the time in which an empty bucket fills",

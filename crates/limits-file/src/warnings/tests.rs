@@ -90,10 +90,10 @@ fn a_burst_reaches_what_the_warning_says() {
             for now_ms in 1..=10_000 {
                 loop {
                     let outcome = algorithm.evaluate(state.as_ref(), now_ms, cost).charge();
-                    if outcome.charged == 0 {
+                    if outcome.verdict.charged == 0 {
                         break;
                     }
-                    admitted += outcome.charged;
+                    admitted += outcome.verdict.charged;
                     state = outcome.write;
                 }
             }

@@ -3,9 +3,9 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::{
-    Answer, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
-    LimitRequest, Mode, Pace, PenaltyStatus, Reservation, Reserved, Settlement, Slot, SlotAct,
-    SlotOp,
+    Answer, CostSettlement, Debit, Decision, ErrorCode, Lease, LeaseRequest, LimitAnswer,
+    LimitCost, LimitRequest, LimitVerdict, Mode, Pace, PenaltyStatus, Reservation, RetryAfter,
+    Settlement, Slot, SlotAct, SlotOp,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -131,9 +131,14 @@ prop_compose! {
     ) -> LimitAnswer {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
-            name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, reserved: Reserved::default(),
-            penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() }, adaptive: None,
+            name, generation, bucket: Vec::new(), mode, limit, window_ms, hidden, reservation,
+            verdict: LimitVerdict {
+                decision: Decision {
+                    allowed, remaining, retry_after: RetryAfter::from_millis(retry_after_ms), reset_after_ms, delay_ms,
+                },
+                charged, lease, slot, penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() },
+                ..LimitVerdict::default()
+            },
         }
     }
 }

@@ -116,11 +116,11 @@ impl HeldBuckets {
         drop(parts);
         drop(held);
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
-        for ((bucket, limit), write) in written {
-            if let (Some(penalty), Some(denials)) = (bucket.penalty(), limit.denials) {
+        for ((bucket, limit), (stored, denials)) in written {
+            if let (Some(penalty), Some(denials)) = (bucket.penalty(), denials) {
                 (self.penalties).store(&bucket.key, &penalty, denials, now_ms);
             }
-            let Some(stored) = write else { continue };
+            let Some(stored) = stored else { continue };
             let bucket_now = StoredBucket::new(stored, now_ms, limit.decision.reset_after_ms);
             match self.held.get_mut(bucket.key.as_str()) {
                 Some(held) => *held = bucket_now,
@@ -154,6 +154,7 @@ impl HeldBuckets {
             algorithm
                 .evaluate_request(state, now_ms, request)
                 .leave()
+                .verdict
                 .decision
         };
         let penalized = bucket.denials().is_some() && { self.penalties.get(&bucket.key) }
@@ -377,7 +378,7 @@ mod tests {
         let parameters = algorithms::Parameters::new(algorithms::Kind::TokenBucket, 10, 1000);
         let algorithm = algorithms::Algorithm::new(&parameters).unwrap();
         let (_, writes) = check(&[Part::new(&algorithm, 3)], 5000, Options::default()).unwrap();
-        let [Some(stored)] = writes.as_slice() else {
+        let [(Some(stored), None)] = writes.as_slice() else {
             panic!("nothing is stored");
         };
         let held = StoredBucket::new(stored.clone(), 5000, 100);

@@ -130,9 +130,9 @@ async fn a_slot_is_entered_again_under_later_generations_but_not_after_a_reset()
         slot: Some(SlotId::new(1_700_000_000, 9, 77)),
         ..Check::default()
     };
-    let taken = ask(&store(), (5, 5), take).await;
+    let taken = ask(&store(), (5, 5), take).await.verdict;
     let slot = taken.slot.unwrap();
-    assert_eq!((slot.turn, taken.remaining), (5, 1));
+    assert_eq!((slot.turn, taken.decision.remaining), (5, 1));
     // The slot is entered again in a store that has lost it.
     for (generations, remaining) in [((5, 5), 1), ((9, 5), 1), ((6, 6), 2), ((9, 6), 2)] {
         let enter = Check {
@@ -146,6 +146,7 @@ async fn a_slot_is_entered_again_under_later_generations_but_not_after_a_reset()
             ..Check::default()
         };
         let entered = ask(&store(), generations, enter).await;
-        assert_eq!(entered.remaining, remaining, "{generations:?}");
+        let left = entered.verdict.decision.remaining;
+        assert_eq!(left, remaining, "{generations:?}");
     }
 }

@@ -5,9 +5,9 @@ mod service;
 use std::{fmt, ops::RangeFrom, sync::Arc};
 
 use algorithms::{
-    Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, Penalty, Reservation,
-    ReserveRequest, SlotAct, SlotId, SlotOp,
-    check::{LimitVerdict, Options, Part, PenaltyRequest, Stored, Verdict},
+    Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, LimitVerdict, Penalty,
+    Reservation, ReserveRequest, RetryAfter, SlotAct, SlotId, SlotOp,
+    check::{Options, Part, PenaltyRequest, Stored, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
@@ -706,30 +706,21 @@ impl LimitPlan<'_> {
         match self.what {
             Target::Unlimited => {}
             Target::Missing => {
-                answer.allowed = false;
-                answer.retry_after_ms = None;
+                answer.verdict.decision.allowed = false;
+                answer.verdict.decision.retry_after = RetryAfter::Never;
                 answer.limit = Some(0);
             }
             Target::Bucket(bucket) => {
-                answer.limit = Some(bucket.algorithm.limit());
-                answer.window_ms = bucket.algorithm.window_ms();
-                if let Some(verdict) = buckets.next().and_then(|at| verdicts.get(at)) {
-                    fill(&mut answer, verdict);
-                    let costs = bucket.costs.as_deref();
-                    let (number, units) = (verdict.reserved.number, verdict.charged);
-                    answer.reservation = costs.and_then(|c| c.reservation(number, units));
-                }
+                let verdict = buckets.next().and_then(|at| verdicts.get(at));
+                fill(&mut answer, &bucket.algorithm, verdict);
+                let (number, units) = (answer.verdict.reserved.number, answer.verdict.charged);
+                let costs = bucket.costs.as_deref();
+                answer.reservation = costs.and_then(|c| c.reservation(number, units));
                 if bucket.algorithm.kind() == Kind::Concurrency {
                     complete(&mut answer);
                 }
             }
-            Target::Same(at, bucket) => {
-                answer.limit = Some(bucket.algorithm.limit());
-                answer.window_ms = bucket.algorithm.window_ms();
-                if let Some(verdict) = verdicts.get(at) {
-                    fill(&mut answer, verdict);
-                }
-            }
+            Target::Same(at, bucket) => fill(&mut answer, &bucket.algorithm, verdicts.get(at)),
         }
         answer
     }
@@ -740,26 +731,22 @@ const RETRY_MAX_MS: u64 = 1000;
 
 /// Adds to the answer of a limit on requests in flight what its bucket cannot supply.
 fn complete(answer: &mut LimitAnswer) {
-    answer.retry_after_ms = answer.retry_after_ms.map(|ms| ms.min(RETRY_MAX_MS));
-    if let Some(slot) = answer.slot.as_mut().filter(|_| answer.charged > 0) {
+    let verdict = &mut answer.verdict;
+    if let RetryAfter::Millis(ms) = &mut verdict.decision.retry_after {
+        *ms = (*ms).min(RETRY_MAX_MS);
+    }
+    if let Some(slot) = verdict.slot.as_mut().filter(|_| verdict.charged > 0) {
         slot.turn = answer.generation;
     }
 }
 
-fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
-    let decision = &verdict.decision;
-    answer.allowed = decision.allowed;
-    answer.charged = verdict.charged;
-    answer.remaining = decision.remaining;
-    answer.retry_after_ms = decision.retry_after.millis();
-    answer.reset_after_ms = decision.reset_after_ms;
-    answer.delay_ms = decision.delay_ms;
-    answer.penalty = verdict.penalty;
-    answer.reserved = verdict.reserved;
-    answer.lease = verdict.lease;
-    answer.slot = verdict.slot;
-    if let Some(found) = verdict.adaptive {
-        answer.limit = Some(found.limit_milli / 1000);
-        answer.adaptive = Some(Box::new(found));
+fn fill(answer: &mut LimitAnswer, algorithm: &Algorithm, verdict: Option<&LimitVerdict>) {
+    answer.limit = Some(algorithm.limit());
+    answer.window_ms = algorithm.window_ms();
+    if let Some(verdict) = verdict {
+        answer.verdict = verdict.clone();
+    }
+    if let Some(limit_milli) = answer.verdict.limit_milli {
+        answer.limit = Some(limit_milli / 1000);
     }
 }

@@ -8,9 +8,9 @@ mod cross_slot;
 mod refund;
 
 use algorithms::{
-    AdaptiveState, AdaptiveStatus, Algorithm, Debits, Decision, Kind, Lease, LeaseRequest,
+    AdaptiveState, Algorithm, Debits, Decision, Kind, Lease, LeaseRequest, LimitVerdict,
     PROXY_MARKS, Pace, PenaltyStatus, ReserveRequest, Reserved, RetryAfter, Slot, SlotAct,
-    check::{LimitVerdict, Mode, Options, Part, PenaltyRequest, Verdict},
+    check::{Mode, Options, Part, PenaltyRequest, Verdict},
 };
 
 pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
@@ -495,9 +495,9 @@ fn limit_verdict(
     } else {
         None
     };
-    let adaptive = match part.algorithm.parameters().adaptive {
-        Some(_) => Some(adaptive(numbers, peek)?),
-        None => None,
+    let (limit_milli, adaptive) = match part.algorithm.parameters().adaptive {
+        Some(_) => adaptive(numbers, peek)?,
+        None => (None, None),
     };
     let reserved = match part.costs {
         Some(_) => reserved(numbers)?,
@@ -508,16 +508,15 @@ fn limit_verdict(
         None => PenaltyStatus::default(),
     };
     let verdict = LimitVerdict {
-        mode: part.mode,
         decision,
         charged,
         lease,
         slot,
         leased,
+        limit_milli,
         adaptive,
         reserved,
         penalty,
-        denials: None,
     };
     Ok((fits, verdict))
 }
@@ -530,22 +529,13 @@ fn charged(
     let mut limits = Vec::with_capacity(check.limits.len());
     for limit in &check.limits {
         limits.push(LimitVerdict {
-            mode: limit.part.mode,
             decision: Decision {
-                allowed: true,
                 remaining: next(numbers)?,
-                retry_after: RetryAfter::Now,
                 reset_after_ms: next(numbers)?,
-                delay_ms: 0,
+                ..Decision::default()
             },
             charged: limit.part.cost,
-            lease: None,
-            slot: None,
-            leased: 0,
-            adaptive: None,
-            reserved: Reserved::default(),
-            penalty: PenaltyStatus::default(),
-            denials: None,
+            ..LimitVerdict::default()
         });
     }
     Ok(Verdict {
@@ -582,17 +572,14 @@ fn lease(numbers: &mut impl Iterator<Item = i64>) -> Result<(Option<Lease>, u64)
     Ok(((granted.units > 0).then_some(granted), next(numbers)?))
 }
 
-/// An adaptive limit; of a peek, with how it was found.
+/// An adaptive limit, in thousandths of a slot; of a peek, with how it was found.
 fn adaptive(
     numbers: &mut impl Iterator<Item = i64>,
     peek: bool,
-) -> Result<AdaptiveStatus, MalformedReply> {
+) -> Result<(Option<u64>, Option<Box<AdaptiveState>>), MalformedReply> {
     let limit_milli = next(numbers)?;
     if !peek {
-        return Ok(AdaptiveStatus {
-            limit_milli,
-            state: None,
-        });
+        return Ok((Some(limit_milli), None));
     }
     let state = AdaptiveState {
         limit_milli,
@@ -610,10 +597,8 @@ fn adaptive(
         moved_late: next(numbers)?,
         moved_slow: next(numbers)?,
     };
-    Ok(AdaptiveStatus {
-        limit_milli,
-        state: (state.latency_ms > 0).then_some(state),
-    })
+    let found = (state.latency_ms > 0).then(|| Box::new(state));
+    Ok((Some(limit_milli), found))
 }
 
 /// What was reserved and settled.

@@ -15,7 +15,6 @@ use crate::{
         script::{self, Clock, Credited},
     },
     scripts::{BUCKET_RESET, CREDIT},
-    store::held_units,
 };
 
 /// How many entries of a log (the newest) or slots (those that expire last) an inspection shows.
@@ -38,19 +37,16 @@ impl Buckets for RedisStore {
         } else {
             None
         };
-        let (answer, (leased, reserved)) = match verdict {
+        let answer = match verdict {
             Some(verdict) => {
                 let (verdict, now_ms) = verdict?;
-                let held = held_units(&verdict);
-                (planned.answer(policy, &verdict, now_ms), held)
+                planned.answer(policy, &verdict, now_ms)
             }
-            None => (planned.without_buckets(policy, now_ms), (0, 0)),
+            None => planned.without_buckets(policy, now_ms),
         };
         let (state, ttl_ms) = self.raw_state(&key).await?;
         let slot = slot(key.as_bytes());
         Ok(Inspection {
-            leased,
-            reserved,
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
             slot,

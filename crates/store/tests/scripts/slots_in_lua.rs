@@ -3,8 +3,8 @@
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, algorithm, script_check};
 use algorithms::check::Options;
 use algorithms::{
-    Adaptive, AdaptiveStatus, Algorithm, Charged, Debits, InFlightSlot, Kind, Missing, Pace,
-    Parameters, SlotAct, SlotId, SlotOp,
+    Adaptive, Algorithm, Charged, Debits, InFlightSlot, Kind, Missing, Pace, Parameters, SlotAct,
+    SlotId, SlotOp,
 };
 use store::script::{Charge, Clock, ScriptError};
 
@@ -48,7 +48,7 @@ impl Bucket {
         let subjects = [subject];
         let check = script_check(&subjects, options);
         let verdict = self.redis.batch(&[check], clock).results.remove(0)?;
-        let limit = verdict.limits[0];
+        let limit = &verdict.limits[0];
         let bits = limit.slot.filter(|_| limit.charged == 0);
         Ok(Found {
             remaining: limit.decision.remaining,
@@ -210,7 +210,7 @@ fn adaptive() -> Parameters {
 #[test]
 fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
     let algorithm = Algorithm::new(&adaptive()).unwrap();
-    let found = |engine: &mut dyn Engine, now_ms, acts: Vec<SlotOp>| -> AdaptiveStatus {
+    let found = |engine: &mut dyn Engine, now_ms, acts: Vec<SlotOp>| {
         let mut subject = Subject::new(KEY, algorithm);
         subject.cost = 0;
         subject.lease.free = acts;
@@ -218,8 +218,9 @@ fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
             peek: true,
             ..Options::default()
         };
-        let verdict = engine.check(&[subject], now_ms, options).unwrap();
-        verdict.limits[0].adaptive.unwrap()
+        let mut verdict = engine.check(&[subject], now_ms, options).unwrap();
+        let limit = verdict.limits.remove(0);
+        (limit.limit_milli.unwrap(), limit.adaptive)
     };
     let entered = || (0..40).map(|secret| act(SlotAct::Enter, secret)).collect();
     let answered = |of: std::ops::Range<u64>| {
@@ -248,7 +249,7 @@ fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
         let slots = lua.command::<i64>(&["ZCOUNT", KEY, "0", "+inf"]);
         assert_eq!(lua.command::<i64>(&["ZCARD", KEY]) - slots, marks);
     }
-    assert_eq!(found(&mut rust, NOW + 1000, vec![]).limit_milli, 25_000);
+    assert_eq!(found(&mut rust, NOW + 1000, vec![]).0, 25_000);
 }
 
 /// A free of an adaptive limit leaves the time to live as it is, which is that of a slot and an hour.

@@ -6,12 +6,10 @@ pub mod server;
 
 use std::collections::HashMap;
 
-use algorithms::check::{
-    LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check,
-};
+use algorithms::check::{Mode, Options, Part, PenaltyRequest, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, BucketRequest, CostSettlement, Decision, Denials, Kind, LeaseRequest, Parameters,
-    Penalty, ReserveRequest, Settlement, SlotOp, State,
+    Algorithm, BucketRequest, CostSettlement, Decision, Denials, Kind, LeaseRequest, LimitVerdict,
+    Parameters, Penalty, ReserveRequest, Settlement, SlotOp, State,
 };
 use store::script::{
     Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptError, ScriptLimit, ScriptReply,
@@ -201,7 +199,7 @@ pub trait Engine {
     fn one(&mut self, subject: &Subject, now_ms: u64) -> LimitVerdict {
         let subjects = std::slice::from_ref(subject);
         let verdict = self.check(subjects, now_ms, Options::default());
-        verdict.unwrap().limits[0]
+        verdict.unwrap().limits.remove(0)
     }
 }
 
@@ -236,12 +234,12 @@ impl Engine for RustEngine {
             })?;
         for (subject, limit) in subjects.iter().zip(&mut verdict.limits) {
             limit.leased = subject.lease.asked().map_or(0, |_| limit.leased);
-            if let (Some(of), Some(denials)) = (&subject.penalty, limit.denials.take()) {
+        }
+        for (subject, (stored, denials)) in subjects.iter().zip(writes) {
+            if let (Some(of), Some(denials)) = (&subject.penalty, denials) {
                 self.denials.insert(of.key.clone(), denials);
             }
-        }
-        for (subject, write) in subjects.iter().zip(writes) {
-            if let Some(stored) = write {
+            if let Some(stored) = stored {
                 self.buckets.insert(subject.key.clone(), stored);
             }
         }
@@ -259,7 +257,7 @@ impl Engine for RustEngine {
         let key = std::str::from_utf8(charge.key).unwrap();
         let Some(stored) = self.buckets.get_mut(key) else {
             let unused = charge.algorithm.evaluate(None, now_ms, 0).leave();
-            return refunded(false, &unused.decision);
+            return refunded(false, &unused.verdict.decision);
         };
         let mut taken = false;
         if stored.generation == charge.generation {
@@ -276,7 +274,7 @@ impl Engine for RustEngine {
         let left = charge
             .algorithm
             .evaluate_request(Some(&stored.state), now_ms, asked);
-        let left = left.leave().decision;
+        let left = left.leave().verdict.decision;
         // Lists and hashes cannot be empty: without entries, their keys are gone.
         let fixed_size = !matches!(
             stored.state,
@@ -295,7 +293,7 @@ impl Engine for RustEngine {
         let ttl_ms = part.lease.unwrap_or_default().ttl_ms;
         let asked = |state| {
             let asked = algorithm.evaluate_request(state, now_ms, asking(ttl_ms));
-            let decision = asked.leave().decision;
+            let decision = asked.leave().verdict.decision;
             (decision.remaining, decision.reset_after_ms)
         };
         if !algorithm.covers(now_ms) {

@@ -369,15 +369,14 @@ fn compare_adaptive(twin: &mut dyn Engine, share: Share) {
             let verdict = both.check(&subjects, now_ms, options);
             let Ok(verdict) = &verdict else { return };
             both.walk.observe(verdict);
-            let found = verdict.limits[0].adaptive;
-            let limit = found.map(|found| found.limit_milli);
+            let limit = verdict.limits[0].limit_milli;
             if let (Some(limit), Some(before)) = (limit, before) {
                 seen[0] += u64::from(limit > before);
                 seen[1] += u64::from(limit < before);
             }
             before = limit;
             seen[2] += u64::from(limit.is_none());
-            let state = found.and_then(|found| found.state);
+            let state = verdict.limits[0].adaptive.as_ref();
             seen[3] += u64::from(state.is_some_and(|state| state.own_late > 0));
         },
     );

@@ -5,7 +5,8 @@
 use crate::support::{Engine, KINDS, RustEngine, Share, Subject, on_twins};
 use algorithms::check::{Options, Verdict};
 use algorithms::{
-    Adaptive, Algorithm, Align, InFlightSlot, Kind, Pace, Parameters, Rate, SlotAct, SlotId, SlotOp,
+    Adaptive, Algorithm, Align, InFlightSlot, Kind, Pace, Parameters, Rate, RetryAfter, SlotAct,
+    SlotId, SlotOp,
 };
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -46,21 +47,21 @@ fn algorithm(limit: &Map<String, Value>) -> Algorithm {
 
 /// A field of the answer, as scenarios write it.
 fn answer(field: &str, verdict: &Verdict, names: &[Value]) -> Value {
-    let summary = verdict.summary();
+    let decisions = || verdict.limits.iter().map(|limit| limit.decision);
     match field {
         "allowed" => Value::from(verdict.allowed),
-        "remaining" => Value::from(summary.remaining),
-        "retry_after_ms" => summary
-            .retry_after
+        "remaining" => Value::from(decisions().map(|of| of.remaining).min()),
+        "retry_after_ms" => decisions()
+            .map(|of| of.retry_after)
+            .fold(RetryAfter::Now, RetryAfter::later)
             .millis()
             .map_or((-1).into(), Value::from),
-        "reset_after_ms" => Value::from(summary.reset_after_ms),
-        "delay_ms" if verdict.allowed => Value::from(summary.delay_ms),
+        "reset_after_ms" => Value::from(decisions().map(|of| of.reset_after_ms).max()),
+        "delay_ms" if verdict.allowed => Value::from(decisions().map(|of| of.delay_ms).max()),
         "delay_ms" => Value::Null,
-        "denied_by" => summary
-            .denied_by
-            .iter()
-            .map(|i| names[*i].clone())
+        "denied_by" => { decisions().zip(names) }
+            .filter(|(of, _)| !of.allowed)
+            .map(|(_, name)| name.clone())
             .collect(),
         other => panic!("unknown expectation {other}"),
     }
@@ -171,7 +172,7 @@ impl AdaptiveBucket<'_> {
         self.subject.lease.free = ops.chain([op(self.held.start, act)]).collect();
         self.held.start += 1;
         let verdict = self.engine.one(&self.subject, now_ms);
-        verdict.adaptive.unwrap().limit_milli
+        verdict.limit_milli.unwrap()
     }
 }
 

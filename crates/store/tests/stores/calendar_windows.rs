@@ -6,7 +6,7 @@ use anyhow::Result;
 use protocol::{Check, Debit, LimitRequest};
 use store::Store;
 
-use crate::given::{check, name, policy, publish, request};
+use crate::given::{check, name, policy, publish, request, units_left};
 use crate::on_every_store;
 
 type Shared = Arc<dyn Store>;
@@ -29,22 +29,27 @@ async fn an_answer_reports_the_end_of_the_calendar_window(store: Shared) -> Resu
     for left in [2, 1, 0] {
         let answer = check(&store, &policy, &of("alice")).await?;
         assert!(answer.allowed);
-        assert_eq!(answer.limits[0].remaining, left);
+        assert_eq!(units_left(&answer), left);
     }
     let denied = check(&store, &policy, &of("alice")).await?;
     let quota = policy.limit(0).expect("a limit").quota;
     let (window, _) = calendar::window_of(&quota, denied.now_ms).expect("a window");
     let limit = &denied.limits[0];
+    let decision = limit.verdict.decision;
     assert!(!denied.allowed);
-    assert_eq!(limit.retry_after_ms, Some(window.end_ms - denied.now_ms));
-    assert_eq!(limit.reset_after_ms, window.end_ms - denied.now_ms);
+    let left_ms = window.end_ms - denied.now_ms;
+    assert_eq!(decision.retry_after.millis(), Some(left_ms));
+    assert_eq!(decision.reset_after_ms, left_ms);
     assert_eq!(limit.window_ms, window.end_ms - window.start_ms);
     let values = [Some(b"alice".to_vec())];
     let shown = store
         .inspect(&policy, &name("per-user"), &values, 1)
         .await?;
-    assert_eq!(shown.answer.remaining, 0);
-    assert_eq!(shown.now_ms + shown.answer.reset_after_ms, window.end_ms);
+    assert_eq!(shown.answer.verdict.decision.remaining, 0);
+    assert_eq!(
+        shown.now_ms + shown.answer.verdict.decision.reset_after_ms,
+        window.end_ms
+    );
     Ok(())
 }
 
@@ -53,13 +58,16 @@ async fn an_override_uses_the_customers_time_zone(store: Shared) -> Result<()> {
     let tokyo = check(&store, &policy, &of("tokyo")).await?;
     // Nine hours ahead of UTC, without daylight saving time.
     let into_ms = (tokyo.now_ms + 9 * 3_600_000) % 86_400_000;
-    assert_eq!(tokyo.limits[0].reset_after_ms, 86_400_000 - into_ms);
+    assert_eq!(
+        tokyo.limits[0].verdict.decision.reset_after_ms,
+        86_400_000 - into_ms
+    );
     let most = Check {
         cost: 999_999_999_999_998,
         ..of("months")
     };
     let months = check(&store, &policy, &most).await?;
-    assert_eq!((months.allowed, months.limits[0].remaining), (true, 1));
+    assert_eq!((months.allowed, units_left(&months)), (true, 1));
     let days = months.limits[0].window_ms / 86_400_000;
     assert!((28..=31).contains(&days), "{days}");
     Ok(())
@@ -85,7 +93,10 @@ async fn a_debit_names_its_window(store: Shared) -> Result<()> {
             ..of("alice")
         };
         let answer = check(&store, &policy, &asked).await?;
-        anyhow::Ok((answer.limits[0].remaining, answer.limits[0].reset_after_ms))
+        anyhow::Ok((
+            units_left(&answer),
+            answer.limits[0].verdict.decision.reset_after_ms,
+        ))
     };
     assert_eq!(
         debited(window.serial - 1).await?.0,

@@ -7,7 +7,7 @@ use protocol::{Check, Debit, LimitRequest, Mode};
 use store::{CheckError, CheckPlanError, Store};
 
 use crate::{
-    given::{TEN_A_DAY, check, current, name, policy, publish, read, request, write},
+    given::{TEN_A_DAY, check, current, name, policy, publish, read, request, units_left, write},
     on_every_store,
 };
 
@@ -36,10 +36,11 @@ async fn each_user_has_a_separate_bucket(store: Shared) -> Result<()> {
             panic!("one limit matches: {answer:?}")
         };
         assert!(answer.allowed);
-        assert_eq!((limit.limit, limit.remaining), (Some(10), 9), "{user}");
+        let decision = limit.verdict.decision;
+        assert_eq!((limit.limit, decision.remaining), (Some(10), 9), "{user}");
         let bucket = vec![(name("user"), Some(user.as_bytes().to_vec()))];
         assert_eq!(limit.bucket, bucket);
-        assert!(limit.reset_after_ms > 0 && answer.now_ms > 1_600_000_000_000);
+        assert!(decision.reset_after_ms > 0 && answer.now_ms > 1_600_000_000_000);
         assert_eq!(&answer.revision, policy.revision());
     }
     Ok(())
@@ -55,7 +56,11 @@ async fn several_limits_are_charged_all_or_none(store: Shared) -> Result<()> {
     let alice = request(&[("user", "alice")]);
     for remaining in [(1, 9), (0, 8)] {
         let answer = check(&store, &policy, &alice).await?;
-        let left: Vec<_> = answer.limits.iter().map(|l| l.remaining).collect();
+        let left: Vec<_> = answer
+            .limits
+            .iter()
+            .map(|l| l.verdict.decision.remaining)
+            .collect();
         assert_eq!(left, [remaining.0, remaining.1]);
     }
     let denied = check(&store, &policy, &alice).await?;
@@ -63,7 +68,8 @@ async fn several_limits_are_charged_all_or_none(store: Shared) -> Result<()> {
     let said: Vec<_> = denied
         .limits
         .iter()
-        .map(|l| (l.allowed, l.charged, l.remaining))
+        .map(|l| &l.verdict)
+        .map(|of| (of.decision.allowed, of.charged, of.decision.remaining))
         .collect();
     assert_eq!(
         said,
@@ -89,7 +95,10 @@ async fn all_or_nothing_holds_under_concurrency(store: Shared) -> Result<()> {
     }
     assert_eq!(admitted, 6, "two for each of three users");
     let left = check(&store, &policy, &peek(&[("user", "other")])).await?;
-    assert_eq!(left.limits[1].remaining, 4, "54 denials took nothing");
+    assert_eq!(
+        left.limits[1].verdict.decision.remaining, 4,
+        "54 denials took nothing"
+    );
     Ok(())
 }
 
@@ -109,22 +118,36 @@ async fn costs_peeks_and_debits_charge_the_right_units(store: Shared) -> Result<
         ..request(&alice)
     };
     let three = check(&store, &policy, &of_cost(3)).await?;
-    assert_eq!((three.limits[0].charged, three.limits[0].remaining), (6, 4));
+    assert_eq!(
+        (three.limits[0].verdict.charged, units_left(&three)),
+        (6, 4)
+    );
     for question in [of_cost(0), peek(&alice)] {
         let answer = check(&store, &policy, &question).await?;
         assert!(answer.allowed);
         assert_eq!(
-            (answer.limits[0].charged, answer.limits[0].remaining),
+            (answer.limits[0].verdict.charged, units_left(&answer)),
             (0, 4)
         );
     }
     let never = check(&store, &policy, &of_cost(6)).await?;
     assert!(!never.allowed);
-    assert_eq!(never.limits[0].retry_after_ms, None, "12 of 10 never pass");
+    assert_eq!(
+        never.limits[0].verdict.decision.retry_after.millis(),
+        None,
+        "12 of 10 never pass"
+    );
     let later = check(&store, &policy, &of_cost(3)).await?;
-    assert!(later.limits[0].retry_after_ms.is_some_and(|ms| ms > 0));
+    assert!(
+        later.limits[0]
+            .verdict
+            .decision
+            .retry_after
+            .millis()
+            .is_some_and(|ms| ms > 0)
+    );
     let huge = check(&store, &policy, &of_cost(u64::MAX)).await?;
-    assert_eq!(huge.limits[0].retry_after_ms, None);
+    assert_eq!(huge.limits[0].verdict.decision.retry_after.millis(), None);
     let debited = Check {
         limits: vec![LimitRequest {
             debit: Some(Debit {
@@ -137,7 +160,7 @@ async fn costs_peeks_and_debits_charge_the_right_units(store: Shared) -> Result<
     };
     let debited = check(&store, &policy, &debited).await?;
     assert!(!debited.allowed, "the debit took what was left");
-    assert_eq!(debited.limits[0].remaining, 0);
+    assert_eq!(units_left(&debited), 0);
     Ok(())
 }
 
@@ -151,7 +174,11 @@ async fn shadow_and_degrade_never_deny(store: Shared) -> Result<()> {
     let mut said = Vec::new();
     for _ in 0..4 {
         let answer = check(&store, &policy, &request(&[])).await?;
-        let each: Vec<_> = answer.limits.iter().map(|l| l.allowed).collect();
+        let each: Vec<_> = answer
+            .limits
+            .iter()
+            .map(|l| l.verdict.decision.allowed)
+            .collect();
         said.push((answer.allowed, each));
     }
     let modes: Vec<_> = check(&store, &policy, &peek(&[])).await?.limits;
@@ -189,11 +216,11 @@ async fn a_missing_entry_is_shared_skipped_or_denied(store: Shared) -> Result<()
     let said: Vec<_> = denied
         .limits
         .iter()
-        .map(|l| (l.name.as_str(), l.allowed))
+        .map(|l| (l.name.as_str(), l.verdict.decision.allowed))
         .collect();
     assert_eq!(said, [("shared", true), ("strict", false)]);
-    assert_eq!(denied.limits[0].remaining, 9, "nothing is charged");
-    assert_eq!(denied.limits[1].retry_after_ms, None);
+    assert_eq!(units_left(&denied), 9, "nothing is charged");
+    assert_eq!(denied.limits[1].verdict.decision.retry_after.millis(), None);
 
     // `over_limit` makes no difference to a missing entry.
     let degrading = strict.replace("if_missing: deny", "if_missing: deny, over_limit: degrade");
@@ -280,11 +307,11 @@ async fn a_check_with_an_old_policy_is_stale(store: Shared) -> Result<()> {
     check(&store, &old, &alice).await?;
     let raised = policy("  - {name: per-user, per: [user], rate: 20/1d}\n");
     let new = publish(&store, &raised).await?;
-    assert_eq!(check(&store, &new, &alice).await?.limits[0].remaining, 18);
+    assert_eq!(units_left(&check(&store, &new, &alice).await?), 18);
     let stale = check(&store, &old, &alice).await;
     assert_eq!(stale, Err(CheckError::Stale));
     let again = current(&store).await?;
-    assert_eq!(check(&store, &again, &alice).await?.limits[0].remaining, 17);
+    assert_eq!(units_left(&check(&store, &again, &alice).await?), 17);
     // The bucket has a newer generation after a backup was restored: the record decides.
     let forced = store.check(&old, std::slice::from_ref(&alice), true).await;
     assert!(forced[0].as_ref().is_ok_and(|answer| answer.allowed));
@@ -336,7 +363,7 @@ async fn any_bytes_may_identify_a_bucket(store: Shared) -> Result<()> {
         request.descriptor.insert(name("user"), value);
         for left in [9, 8] {
             let answer = check(&store, &policy, &request).await?;
-            assert_eq!(answer.limits[0].remaining, left);
+            assert_eq!(units_left(&answer), left);
         }
     }
     let stored = read(&store).await?;
@@ -363,11 +390,13 @@ async fn a_denial_frees_the_turn_granted_by_a_queue_in_another_slot(store: Share
         let [wide, narrow] = answer.limits.as_slice() else {
             panic!("two limits match: {answer:?}")
         };
-        assert_eq!((wide.allowed, narrow.allowed), (true, answer.allowed));
+        let (wide, narrow) = (&wide.verdict, &narrow.verdict);
+        let each = [wide, narrow].map(|of| of.decision.allowed);
+        assert_eq!(each, [true, answer.allowed]);
         let charged = u64::from(answer.allowed);
         assert_eq!((wide.charged, narrow.charged), (charged, charged));
         assert_eq!(wide.slot.is_some(), answer.allowed);
-        Ok(answer.allowed.then_some(wide.delay_ms))
+        Ok(answer.allowed.then_some(wide.decision.delay_ms))
     };
     assert_eq!(delay_ms("alice").await?, Some(0));
     let behind_one = delay_ms("bob").await?.expect("room");
@@ -379,7 +408,7 @@ async fn a_denial_frees_the_turn_granted_by_a_queue_in_another_slot(store: Share
     let narrow = [Some(b"carol".to_vec())];
     let narrow = store.inspect(&policy, &name("narrow"), &narrow, 1).await?;
     assert_ne!(wide.slot, narrow.slot);
-    assert_eq!(wide.answer.remaining, 58, "{wide:?}");
+    assert_eq!(wide.answer.verdict.decision.remaining, 58, "{wide:?}");
     let behind_two = delay_ms("carol").await?.expect("room");
     assert!((60_001..=120_000).contains(&behind_two), "{behind_two}");
     Ok(())

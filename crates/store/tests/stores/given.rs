@@ -106,3 +106,8 @@ pub async fn reset(
     let report = store.reset(&of, scope, &by("ann")).await?;
     Ok(report.buckets)
 }
+
+/// What the first limit has left after a check.
+pub fn units_left(answer: &Answer) -> u64 {
+    answer.limits[0].verdict.decision.remaining
+}

@@ -10,7 +10,7 @@ use protocol::{Check, LimitRequest, Slot};
 use store::{Change, CheckError, ResetScope, Store};
 
 use crate::{
-    given::{check, current, name, policy, publish, read, request, reset, write},
+    given::{check, current, name, policy, publish, read, request, reset, units_left, write},
     on_every_store,
     servers::{Server, until},
 };
@@ -46,20 +46,20 @@ fn acting(act: SlotAct, slot: Slot) -> Check {
 
 async fn take(store: &Shared, policy: &Compiled, secret: u64) -> Result<Slot> {
     let answer = check(store, policy, &taking(secret)).await?;
-    answer.limits[0].slot.context("a slot")
+    answer.limits[0].verdict.slot.context("a slot")
 }
 
 /// Renews a slot; returns whether it was gone.
 async fn is_missing(store: &Shared, policy: &Compiled, slot: Slot) -> Result<bool> {
     let answer = check(store, policy, &acting(SlotAct::Renew, slot)).await?;
-    let bits = answer.limits[0].slot;
+    let bits = answer.limits[0].verdict.slot;
     Ok(bits.is_some_and(|bits| Missing::new(bits.start_ms, bits.parts).contains(0)))
 }
 
 /// Enters a slot; returns how many of two are left then.
 async fn left_after_entering(store: &Shared, policy: &Compiled, slot: Slot) -> Result<u64> {
     let answer = check(store, policy, &acting(SlotAct::Enter, slot)).await?;
-    Ok(answer.limits[0].remaining)
+    Ok(units_left(&answer))
 }
 
 /// Waits until the slots of one user are gone.
@@ -67,7 +67,7 @@ async fn lapse(store: &Shared, policy: &Compiled) -> Result<()> {
     let alice = [Some(b"alice".to_vec())];
     until("they expire", Duration::from_secs(10), async || {
         let seen = store.inspect(policy, &name("in-flight"), &alice, 1).await;
-        (seen.ok()?.answer.remaining == 2).then_some(())
+        (seen.ok()?.answer.verdict.decision.remaining == 2).then_some(())
     })
     .await?;
     Ok(())
@@ -92,10 +92,9 @@ async fn an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset
     .await?;
     let alice = [Some(b"alice".to_vec())];
     let inspected = store.inspect(&first, &name("in-flight"), &alice, 1).await?;
-    let found = inspected.answer.adaptive.as_deref().copied();
-    let state = found.and_then(|found| found.state).context("a state")?;
+    let state = inspected.answer.verdict.adaptive.context("a state")?;
     assert_eq!((state.limit_milli, state.moved_from_milli), (3000, 2000));
-    assert_eq!(inspected.answer.remaining, 2);
+    assert_eq!(inspected.answer.verdict.decision.remaining, 2);
 
     let narrow = publish(&store, &policy(&ADAPTIVE.replace("max: 9", "max: 2"))).await?;
     let renewed = check(&store, &narrow, &acting(SlotAct::Renew, held)).await?;
@@ -111,10 +110,7 @@ async fn an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset
     reset(&store, &wide.limits()[0], ResetScope::All).await?;
     let reset = current(&store).await?;
     let again = check(&store, &reset, &taking(0)).await?;
-    assert_eq!(
-        (again.limits[0].limit, again.limits[0].remaining),
-        (Some(2), 1)
-    );
+    assert_eq!((again.limits[0].limit, units_left(&again)), (Some(2), 1));
     Ok(())
 }
 

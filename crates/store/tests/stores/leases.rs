@@ -8,7 +8,7 @@ use protocol::{Answer, Check, Lease, LeaseRequest, LimitRequest, Settlement};
 use store::{CheckError, ResetScope, Store};
 
 use crate::{
-    given::{check, name, policy, publish, request, reset},
+    given::{check, name, policy, publish, request, reset, units_left},
     on_both_servers, on_every_store,
     servers::Server,
 };
@@ -53,7 +53,7 @@ fn settled(lease: Lease, spent: u64, returned: u64) -> Settlement {
 /// A grant of `units`, for a minute, or until its window ends: midnight may be nearer.
 async fn grant(store: &Shared, policy: &Compiled, units: u64) -> Result<(Lease, Answer)> {
     let answer = check(store, policy, &leasing(1, units, &[])).await?;
-    let lease = answer.limits[0].lease.context("a grant")?;
+    let lease = answer.limits[0].verdict.lease.context("a grant")?;
     assert_eq!(lease.units, units);
     assert!((1..=60_000).contains(&lease.ttl_ms), "{lease:?}");
     Ok((lease, answer))
@@ -62,7 +62,8 @@ async fn grant(store: &Shared, policy: &Compiled, units: u64) -> Result<(Lease, 
 /// What is left and what is leased.
 async fn standing(store: &Shared, policy: &Compiled) -> Result<(u64, u64)> {
     let seen = store.inspect(policy, &name("api"), &[], 1).await?;
-    Ok((seen.answer.remaining, seen.leased))
+    let seen = seen.answer.verdict;
+    Ok((seen.decision.remaining, seen.leased))
 }
 
 async fn returned_lease_units_are_credited_once_and_spent_ones_are_not(
@@ -71,7 +72,7 @@ async fn returned_lease_units_are_credited_once_and_spent_ones_are_not(
     let policy = publish(&store, &policy(API)).await?;
     let (lease, answer) = grant(&store, &policy, 10).await?;
     assert_eq!(
-        (answer.limits[0].charged, answer.limits[0].remaining),
+        (answer.limits[0].verdict.charged, units_left(&answer)),
         (1, 89)
     );
     assert_eq!(standing(&store, &policy).await?, (89, 10));
@@ -81,7 +82,10 @@ async fn returned_lease_units_are_credited_once_and_spent_ones_are_not(
     };
     let settle = leasing(0, 0, &[foreign, settled(lease, 4, 5)]);
     let answer = check(&store, &policy, &settle).await?;
-    assert_eq!((answer.allowed, answer.limits[0].charged), (true, 0));
+    assert_eq!(
+        (answer.allowed, answer.limits[0].verdict.charged),
+        (true, 0)
+    );
     assert_eq!(standing(&store, &policy).await?, (94, 1));
     // More than was granted is not given back.
     check(&store, &policy, &leasing(0, 0, &[settled(lease, 0, 9)])).await?;
@@ -90,13 +94,19 @@ async fn returned_lease_units_are_credited_once_and_spent_ones_are_not(
     assert_eq!(standing(&store, &policy).await?, (95, 0));
     // At most half of what is left, and less the more proxies there are.
     let greedy = check(&store, &policy, &leasing(1, 1000, &[])).await?;
-    assert_eq!(greedy.limits[0].lease.map(|lease| lease.units), Some(47));
+    assert_eq!(
+        greedy.limits[0].verdict.lease.map(|lease| lease.units),
+        Some(47)
+    );
     let second = Check {
         proxy: 7,
         ..leasing(0, 1000, &[])
     };
     let second = check(&store, &policy, &second).await?;
-    assert_eq!(second.limits[0].lease.map(|lease| lease.units), Some(11));
+    assert_eq!(
+        second.limits[0].verdict.lease.map(|lease| lease.units),
+        Some(11)
+    );
     Ok(())
 }
 
@@ -108,11 +118,14 @@ async fn a_skipped_limit_still_grants_a_lease_beside_charged_limits(store: Share
     let answer = check(&store, &policy, &skipping).await?;
     assert_eq!(answer.limits.len(), 2);
     assert_eq!(
-        [answer.limits[0].charged, answer.limits[1].charged],
+        [
+            answer.limits[0].verdict.charged,
+            answer.limits[1].verdict.charged
+        ],
         [0, 1],
         "the proxy took it from its lease"
     );
-    assert!(answer.limits[0].lease.is_some());
+    assert!(answer.limits[0].verdict.lease.is_some());
     assert_eq!(standing(&store, &policy).await?, (90, 10));
     Ok(())
 }
@@ -166,7 +179,7 @@ async fn an_override_too_small_for_the_ttl_is_not_leased(store: Shared) -> Resul
         };
         let answer = check(&store, &policy, &asking).await?;
         assert!(answer.allowed);
-        assert_eq!(answer.limits[0].lease.is_some(), leased, "{user}");
+        assert_eq!(answer.limits[0].verdict.lease.is_some(), leased, "{user}");
     }
     Ok(())
 }

@@ -39,14 +39,20 @@ async fn a_bucket_can_be_inspected(store: Shared) -> Result<()> {
     let unused = store.inspect(&policy, &limit, &alice, 1).await?;
     assert_eq!(unused.key, "rl:b:shop:per-user:alice");
     assert_eq!((unused.state, unused.ttl_ms), (None, None));
-    assert_eq!(unused.answer.remaining, 10);
+    assert_eq!(unused.answer.verdict.decision.remaining, 10);
     check(&store, &policy, &request(&[("user", "alice")])).await?;
     let used = store.inspect(&policy, &limit, &alice, 1).await?;
-    assert_eq!((used.answer.remaining, used.answer.charged), (9, 0));
+    assert_eq!(
+        (
+            used.answer.verdict.decision.remaining,
+            used.answer.verdict.charged
+        ),
+        (9, 0)
+    );
     assert!(used.state.is_some());
     assert!(
         used.ttl_ms
-            .is_some_and(|ms| ms >= used.answer.reset_after_ms)
+            .is_some_and(|ms| ms >= used.answer.verdict.decision.reset_after_ms)
     );
     let wrong = store.inspect(&policy, &limit, &[], 1).await;
     assert!(matches!(
@@ -76,7 +82,7 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
     }
     for limit in compiled.limits() {
         let seen = store.inspect(&compiled, &limit.name, &alice, 1).await?;
-        assert_eq!(seen.answer.remaining, 0, "{seen:?}");
+        assert_eq!(seen.answer.verdict.decision.remaining, 0, "{seen:?}");
         assert!(
             seen.state.is_some_and(|state| !state.is_empty()),
             "{}",
@@ -84,7 +90,7 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
         );
         assert!(
             seen.ttl_ms
-                .is_some_and(|ms| ms >= seen.answer.reset_after_ms)
+                .is_some_and(|ms| ms >= seen.answer.verdict.decision.reset_after_ms)
         );
         let buckets = reset(&store, limit, ResetScope::Bucket(&alice)).await?;
         assert_eq!(buckets, 1, "{}", limit.name);
@@ -135,7 +141,7 @@ async fn every_algorithm_gives_units_back_and_raises_the_generation(store: Share
         let at = compiled.position(limit.as_str()).expect("the limit");
         assert_eq!(compiled.limits()[at].generation_of(&alice), given.revision);
         let seen = store.inspect(&compiled, limit, &alice, 1).await?;
-        assert_eq!(seen.answer.remaining, 1, "{seen:?}");
+        assert_eq!(seen.answer.verdict.decision.remaining, 1, "{seen:?}");
     }
     let answers = [true, false];
     for allowed in answers {
@@ -251,7 +257,7 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         async move {
             let values = [Some(user.as_bytes().to_vec())];
             let seen = store.inspect(compiled, &name("per-user"), &values, 1).await;
-            seen.map(|seen| seen.answer.remaining)
+            seen.map(|seen| seen.answer.verdict.decision.remaining)
         }
     };
     assert_eq!((left("alice").await?, left("bob").await?), (10, 9));

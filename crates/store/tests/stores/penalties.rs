@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use policy::{Compiled, Penalty, SlotId};
 use protocol::{
-    Check, CostSettlement, LimitAnswer, LimitRequest, OwnUnits, ServiceCheck, ServicePart,
+    Check, CostSettlement, LimitRequest, LimitVerdict, OwnUnits, RetryAfter, ServiceCheck,
+    ServicePart,
 };
 use store::{Credit, ResetScope, Store};
 
@@ -49,10 +50,10 @@ fn of(user: &str) -> Check {
     request(&[("user", user)])
 }
 
-/// The first limit's answer.
-async fn ask(store: &Shared, policy: &Compiled, asked: &Check) -> Result<LimitAnswer> {
+/// The first limit's verdict.
+async fn ask(store: &Shared, policy: &Compiled, asked: &Check) -> Result<LimitVerdict> {
     let answer = check(store, policy, asked).await?;
-    Ok(answer.limits[0].clone())
+    Ok(answer.limits[0].verdict.clone())
 }
 
 /// Waits until the bucket has all its units again, whatever its penalty is.
@@ -64,7 +65,7 @@ async fn refills(store: &Shared, user: &str) -> Result<()> {
     };
     until("the bucket is whole", Duration::from_secs(10), async || {
         let seen = ask(store, &without_penalties, &peek).await.ok()?;
-        (seen.remaining == 2).then_some(())
+        (seen.decision.remaining == 2).then_some(())
     })
     .await?;
     Ok(())
@@ -78,7 +79,7 @@ async fn exceed(store: &Shared, policy: &Compiled, user: &str, denials: u64) -> 
     };
     let mut denied = 0;
     while denied < denials {
-        denied += u64::from(!ask(store, policy, &whole).await?.allowed);
+        denied += u64::from(!ask(store, policy, &whole).await?.decision.allowed);
     }
     Ok(())
 }
@@ -88,7 +89,10 @@ async fn denials_begin_a_penalty_whatever_is_left(store: Shared) -> Result<()> {
     exceed(&store, &policy, "alice", 2).await?;
     refills(&store, "alice").await?;
     let pass = ask(&store, &policy, &of("alice")).await?;
-    assert!(pass.allowed && pass.penalty.denials == 2, "{pass:?}");
+    assert!(
+        pass.decision.allowed && pass.penalty.denials == 2,
+        "{pass:?}"
+    );
     let mut begun = 0;
     for _ in 0..8 {
         begun += u64::from(ask(&store, &policy, &of("alice")).await?.penalty.begun);
@@ -106,15 +110,21 @@ async fn denials_begin_a_penalty_whatever_is_left(store: Shared) -> Result<()> {
         )
         .await?;
         let left_ms = denied.penalty.left_ms;
-        assert!(!denied.allowed && denied.remaining == 0, "{denied:?}");
+        assert!(
+            !denied.decision.allowed && denied.decision.remaining == 0,
+            "{denied:?}"
+        );
         assert!((HOUR_MS - 60_000..HOUR_MS).contains(&left_ms), "{denied:?}");
-        assert_eq!(denied.retry_after_ms, Some(left_ms));
-        assert_eq!(denied.reset_after_ms, left_ms);
+        assert_eq!(denied.decision.retry_after, RetryAfter::Millis(left_ms));
+        assert_eq!(denied.decision.reset_after_ms, left_ms);
     }
-    assert!(ask(&store, &policy, &of("bob")).await?.allowed);
+    assert!(ask(&store, &policy, &of("bob")).await?.decision.allowed);
     let alice = [Some(b"alice".to_vec())];
     let seen = store.inspect(&policy, &name("logins"), &alice, 1).await?;
-    assert!(seen.answer.penalty.left_ms > HOUR_MS - 60_000, "{seen:?}");
+    assert!(
+        seen.answer.verdict.penalty.left_ms > HOUR_MS - 60_000,
+        "{seen:?}"
+    );
     Ok(())
 }
 
@@ -129,13 +139,21 @@ async fn each_of_several_limits_counts_its_own_denials(store: Shared) -> Result<
     assert!(check(&store, &policy, &of("alice")).await?.allowed);
     for denials in [1, 2] {
         let denied = check(&store, &policy, &of("alice")).await?;
-        let counts: Vec<_> = denied.limits.iter().map(|l| l.penalty.denials).collect();
+        let counts: Vec<_> = denied
+            .limits
+            .iter()
+            .map(|l| l.verdict.penalty.denials)
+            .collect();
         assert_eq!(counts, [0, denials, denials]);
     }
     let penalized = check(&store, &policy, &of("alice")).await?;
-    let begun: Vec<_> = penalized.limits.iter().map(|l| l.penalty.begun).collect();
+    let begun: Vec<_> = penalized
+        .limits
+        .iter()
+        .map(|l| l.verdict.penalty.begun)
+        .collect();
     assert_eq!(begun, [false, true, true]);
-    assert_eq!(penalized.limits[0].charged, 0);
+    assert_eq!(penalized.limits[0].verdict.charged, 0);
     Ok(())
 }
 
@@ -169,7 +187,7 @@ async fn a_reset_or_a_credit_ends_a_penalty(store: Shared) -> Result<()> {
         }
         policy = penalized(&store).await?;
         let pass = ask(&store, &policy, &of("alice")).await?;
-        assert!(pass.allowed, "{ends}: {pass:?}");
+        assert!(pass.decision.allowed, "{ends}: {pass:?}");
     }
     Ok(())
 }
@@ -209,14 +227,18 @@ async fn a_reset_of_the_limit_ends_penalties_of_unused_buckets(store: Shared) ->
     let left: Vec<_> = denied
         .limits
         .iter()
-        .map(|l| l.penalty.left_ms > 0)
+        .map(|l| l.verdict.penalty.left_ms > 0)
         .collect();
     assert_eq!(left, [true, true]);
     for (at, limit) in policy.limits().iter().enumerate() {
         reset(&store, limit, ResetScope::All).await?;
         let policy = penalized(&store).await?;
         let now = check(&store, &policy, &here(1)).await?;
-        let left: Vec<_> = now.limits.iter().map(|l| l.penalty.left_ms > 0).collect();
+        let left: Vec<_> = now
+            .limits
+            .iter()
+            .map(|l| l.verdict.penalty.left_ms > 0)
+            .collect();
         // The denials of the other limit, whose name starts alike, stay.
         assert_eq!(left, [false, at == 0]);
     }
@@ -238,8 +260,8 @@ async fn what_stands_for_no_request_is_not_counted(store: Shared) -> Result<()> 
             slot: Some(SlotId { stamp: 1, secret }),
             ..of("alice")
         };
-        let answer = ask(&store, &policy, &reserving).await?;
-        let reservation = answer.reservation.context("a reservation")?;
+        let answer = check(&store, &policy, &reserving).await?;
+        let reservation = answer.limits[0].reservation.context("a reservation")?;
         settle.push(CostSettlement {
             reservation,
             units: 5,
@@ -279,7 +301,7 @@ async fn what_stands_for_no_request_is_not_counted(store: Shared) -> Result<()> 
     };
     for (check, denials) in [(ended, 1), (of("alice"), 2)] {
         let answer = ask(&store, &policy, &check).await?;
-        assert!(!answer.allowed);
+        assert!(!answer.decision.allowed);
         assert_eq!(answer.penalty.denials, denials, "{answer:?}");
     }
     Ok(())
@@ -307,7 +329,10 @@ async fn a_request_that_waits_for_a_slot_as_well_is_counted_once(store: Shared) 
     for (patience_ms, denials) in [(120_000, 0), (1000, 1), (0, 2)] {
         let denied = ask(patience_ms).await?;
         assert_eq!(denied.is_repeated(&policy, patience_ms), denials == 0);
-        assert_eq!(denied.limits[1].penalty.denials, denials, "{denied:?}");
+        assert_eq!(
+            denied.limits[1].verdict.penalty.denials, denials,
+            "{denied:?}"
+        );
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    given::{TEN_A_DAY, check, policy, publish, read, request, write},
+    given::{TEN_A_DAY, check, policy, publish, read, request, units_left, write},
     on_both_servers,
     servers::{Server, patient, until},
 };
@@ -54,7 +54,7 @@ async fn refuses(server: &Server, ill: &[&[&str]], code: &str, mend: &[&str]) ->
     server.command(mend).await?;
     assert_eq!(read(&store).await?, before, "half an edit is none");
     let answer = check(&store, &compiled, &bob).await?;
-    assert_eq!(answer.limits[0].remaining, 9, "nothing was charged");
+    assert_eq!(units_left(&answer), 9, "nothing was charged");
     Ok(())
 }
 
@@ -97,7 +97,7 @@ async fn an_evicted_bucket_counts_as_unused(server: Server) -> Result<()> {
     until("all is gone", PATIENCE, evicted).await?;
     server.command(&set("maxmemory", "0")).await?;
     let answer = check(&store, &policy, &alice).await?;
-    assert_eq!(answer.limits[0].remaining, 9, "{answer:?}");
+    assert_eq!(units_left(&answer), 9, "{answer:?}");
     assert!(store.heads().await?.is_empty(), "the limits are gone too");
     Ok(())
 }
@@ -147,7 +147,7 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) 
     let alice = request(&[("user", "alice")]);
     let answers = async || check(&store, &policy, &alice).await.ok();
     let (answer, _) = until("a first answer", PATIENCE, answers).await?;
-    let before = answer.limits[0].remaining;
+    let before = units_left(&answer);
     slow.store(true, Ordering::Relaxed);
     // Counts checks that time out: those that find the connection usable again after a late
     // reply to a probe.
@@ -163,7 +163,7 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) 
     until("three late ones", PATIENCE, asked).await?;
     slow.store(false, Ordering::Relaxed);
     let (answer, _) = until("recovery", PATIENCE, answers).await?;
-    let charged = before - answer.limits[0].remaining;
+    let charged = before - units_left(&answer);
     assert!((1..=late + 1).contains(&charged), "{charged} of {late}");
     Ok(())
 }

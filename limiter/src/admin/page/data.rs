@@ -246,7 +246,7 @@ impl Data {
             let answer = read.await.map_err(|error| error.to_string())?.answer;
             let slots = answer
                 .limit
-                .map(|of| (of.saturating_sub(answer.remaining), of));
+                .map(|of| (of.saturating_sub(answer.verdict.decision.remaining), of));
             Ok(slots.map(|slots| ((limit.name.clone(), values), slots)))
         });
         let read: Result<Vec<_>, String> = join_all(reads).await.into_iter().collect();

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use harness::{Client, FakeLimiter, Misbehaviour, Request, answer, free_port};
 use policy::Revision;
-use protocol::{Answer, Lease, LimitAnswer, Mode, Slot, compact::BatchAnswer};
+use protocol::{
+    Answer, Decision, Lease, LimitAnswer, LimitVerdict, RetryAfter, Slot, compact::BatchAnswer,
+};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -27,39 +29,43 @@ const HERE: &str = "{name: here, per: [user], scope: proxy, rate: 20/1h}";
 
 /// A limit's answer with the largest possible numbers.
 pub fn extreme(limit: &str) -> LimitAnswer {
-    LimitAnswer {
-        name: limit.parse().unwrap(),
+    let mut answer = LimitAnswer {
         generation: HUGE,
-        bucket: Vec::new(),
-        mode: Mode::Enforce,
-        allowed: true,
-        charged: u64::MAX,
         limit: Some(u64::MAX),
         window_ms: u64::MAX,
-        remaining: u64::MAX,
-        retry_after_ms: Some(u64::MAX),
-        reset_after_ms: u64::MAX,
-        delay_ms: u64::MAX,
-        hidden: false,
+        ..LimitAnswer::new(limit.parse().unwrap())
+    };
+    answer.verdict = LimitVerdict {
+        decision: Decision {
+            allowed: true,
+            remaining: u64::MAX,
+            retry_after: RetryAfter::Millis(u64::MAX),
+            reset_after_ms: u64::MAX,
+            delay_ms: u64::MAX,
+        },
+        charged: u64::MAX,
         lease: Some(Lease {
             units: HUGE,
             epoch: u64::MAX,
             ttl_ms: u64::MAX,
         }),
-        reservation: None,
-        reserved: protocol::Reserved::default(),
-        adaptive: None,
-        penalty: protocol::PenaltyStatus {
-            left_ms: u64::MAX,
-            ..protocol::PenaltyStatus::default()
-        },
         slot: Some(Slot {
             start_ms: u64::MAX,
             parts: u64::MAX,
             since_ms: u64::MAX,
             turn: u64::MAX,
         }),
-    }
+        ..LimitVerdict::default()
+    };
+    answer.verdict.penalty.left_ms = u64::MAX;
+    answer
+}
+
+/// The same, changed.
+fn with_decision(limit: &str, change: impl FnOnce(&mut Decision)) -> LimitAnswer {
+    let mut answer = extreme(limit);
+    change(&mut answer.verdict.decision);
+    answer
 }
 
 /// The revision of limits that are in the filter's configuration.
@@ -137,10 +143,7 @@ async fn a_delay_is_no_longer_than_its_limit_says() {
 
 #[tokio::test]
 async fn unknown_limits_neither_hold_nor_deny() {
-    let denied = LimitAnswer {
-        allowed: false,
-        ..extreme("nobody-s")
-    };
+    let denied = with_decision("nobody-s", |of| of.allowed = false);
     let checks = [extreme("nobody-s"), denied]
         .map(|of| signed(&batch(in_force(), true, vec![of, extreme("plain")])));
     let (stage, fake) = with(&[PLAIN], sending(checks.into())).await;
@@ -160,10 +163,7 @@ async fn unknown_limits_neither_hold_nor_deny() {
 #[tokio::test]
 async fn response_headers_hold_plausible_numbers_only() {
     for allowed in [true, false] {
-        let said = LimitAnswer {
-            allowed,
-            ..extreme("plain")
-        };
+        let said = with_decision("plain", |of| of.allowed = allowed);
         let checks = vec![signed(&batch(in_force(), allowed, vec![said]))];
         let (stage, _fake) = with(&[PLAIN], sending(checks)).await;
 
@@ -191,14 +191,8 @@ async fn response_headers_hold_plausible_numbers_only() {
 async fn a_negative_number_makes_an_answer_invalid() {
     const MARK: u64 = 0x00de_adbe_ef00_feed;
     let marked = [
-        LimitAnswer {
-            remaining: MARK,
-            ..extreme("plain")
-        },
-        LimitAnswer {
-            delay_ms: MARK,
-            ..extreme("plain")
-        },
+        with_decision("plain", |of| of.remaining = MARK),
+        with_decision("plain", |of| of.delay_ms = MARK),
         LimitAnswer {
             generation: MARK,
             ..extreme("plain")

@@ -13,7 +13,7 @@ use harness::{Bytes, answer, serve_each};
 use hyper::{HeaderMap, Response};
 use policy::Revision;
 use protocol::{
-    Answer, LimitAnswer, Reservation,
+    Answer, Reservation,
     compact::{Batch, BatchAnswer},
 };
 use tokio::{
@@ -258,18 +258,16 @@ impl State {
                 assert!(cost.reserve);
                 self.numbers += 1;
                 self.reserved.insert(self.numbers, cost.units);
-                LimitAnswer {
-                    charged: cost.units,
-                    slot: None,
-                    lease: None,
-                    reservation: Some(Reservation {
-                        secret: check.slot.unwrap().secret,
-                        number: self.numbers,
-                        units: cost.units,
-                        seal: 0,
-                    }),
-                    ..extreme(limit.as_str())
-                }
+                let mut answer = extreme(limit.as_str());
+                answer.verdict.charged = cost.units;
+                (answer.verdict.slot, answer.verdict.lease) = (None, None);
+                answer.reservation = Some(Reservation {
+                    secret: check.slot.unwrap().secret,
+                    number: self.numbers,
+                    units: cost.units,
+                    seal: 0,
+                });
+                answer
             });
             Ok(Answer {
                 parts: Vec::new(),

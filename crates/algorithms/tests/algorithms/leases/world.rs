@@ -603,11 +603,11 @@ impl Bucket {
         let wrote = outcome.write.is_some();
         self.state = outcome.write.or(state);
         Reply {
-            charged: outcome.charged,
-            lease: outcome.lease,
-            leased: outcome.leased,
-            remaining: outcome.decision.remaining,
-            reset_after_ms: outcome.decision.reset_after_ms,
+            charged: outcome.verdict.charged,
+            lease: outcome.verdict.lease,
+            leased: outcome.verdict.leased,
+            remaining: outcome.verdict.decision.remaining,
+            reset_after_ms: outcome.verdict.decision.reset_after_ms,
             wrote,
         }
     }

@@ -194,7 +194,7 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
     // Who waits for a denied check repeats it.
     let waits = outcomes.iter().enumerate().filter(|(at, _)| enforced(*at));
     let longest = waits.fold(RetryAfter::Now, |longest, (_, (read, _, outcome))| {
-        longest.later(read.over(outcome.decision, now_ms).retry_after)
+        longest.later(read.over(outcome.verdict.decision, now_ms).retry_after)
     });
     let waits = !allowed && longest.millis().is_some_and(|ms| ms <= options.patience_ms);
     let waits = waits && options.patience_ms > 0;
@@ -205,23 +205,24 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
     let mut cases = [waits, false, false, false, false];
     for (at, (read, changed, outcome)) in outcomes.iter_mut().enumerate() {
         let (limit, decided) = (&mut limits[at], &verdict.limits[at]);
-        let own = outcome.decision;
+        let own = outcome.verdict.decision;
         if limit.counts && !options.peek && !waits && own.retry_after != RetryAfter::Never {
             *changed |= read.deny(u64::from(!own.allowed), limit.penalty, now_ms);
         }
         assert_eq!(decided.decision, read.over(own, now_ms));
-        assert_eq!(decided.charged, outcome.charged);
+        assert_eq!(decided.charged, outcome.verdict.charged);
         assert_eq!(decided.penalty, read.status(limit.penalty, now_ms));
+        let (stored, denials) = writes[at].clone();
         assert_eq!(
-            writes[at].as_ref().map(|stored| &stored.state),
+            stored.as_ref().map(|stored| &stored.state),
             outcome.write.as_ref()
         );
         cases[1] |= read.begun;
         cases[2] |= read.left_ms(now_ms) > 0 && own.allowed;
         cases[3] |= !own.allowed && !allowed && read.left_ms(now_ms) == 0;
         cases[4] |= read.begun && read.lasted_ms > limit.penalty.for_ms;
-        limit.denials = decided.denials.or(limit.denials);
-        limit.stored = writes[at].clone().or(limit.stored.take());
+        limit.denials = denials.or(limit.denials);
+        limit.stored = stored.or(limit.stored.take());
         if *changed {
             limit.model = read.clone();
             read.assert_forgotten(limit.penalty, &limit.denials.unwrap(), now_ms);

@@ -1,8 +1,9 @@
 //! Requests in flight: a list of slots, each with its request, its ttl and its expiry.
 
-use algorithms::check::{LimitVerdict, Options, Part, Stored};
+use algorithms::check::{Options, Part, Stored};
 use algorithms::{
-    Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
+    Algorithm, Debits, InFlightSlot, Kind, LimitVerdict, Missing, Parameters, SlotAct, SlotId,
+    SlotOp,
 };
 
 use super::{Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, part, walks};

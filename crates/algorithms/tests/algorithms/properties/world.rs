@@ -121,7 +121,7 @@ impl World {
 
     /// The answer to a cost at some time; charges and stores nothing.
     pub fn peek(&self, at_ms: u64, cost: u64) -> Decision {
-        self.evaluate(at_ms, cost).leave().decision
+        self.evaluate(at_ms, cost).leave().verdict.decision
     }
 
     pub fn evaluate(&self, at_ms: u64, cost: u64) -> algorithms::Evaluation<'_> {
@@ -129,13 +129,13 @@ impl World {
     }
 
     pub fn store(&mut self, outcome: Outcome) -> Decision {
-        let units = outcome.charged;
+        let units = outcome.verdict.charged;
         self.given
-            .extend(outcome.slot.map(|slot| SlotOp::free(slot, units)));
+            .extend(outcome.verdict.slot.map(|slot| SlotOp::free(slot, units)));
         if let Some(state) = outcome.write {
             self.state = Some(state);
         }
-        outcome.decision
+        outcome.verdict.decision
     }
 
     /// Moves the clock by an amount that matters to this limit.

@@ -158,7 +158,7 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
 /// Says of limits that deny together, if all are over, that they denied.
 pub(super) fn show_who_denied(answer: &mut Answer, together: &[bool]) {
     let mut limits = answer.limits.iter().zip(together);
-    if limits.any(|(limit, together)| *together && limit.allowed) {
+    if limits.any(|(limit, together)| *together && limit.verdict.decision.allowed) {
         return;
     }
     for (limit, together) in answer.limits.iter_mut().zip(together) {

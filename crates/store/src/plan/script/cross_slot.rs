@@ -17,8 +17,8 @@
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 use algorithms::{
-    Charged, Kind, LeaseRequest, RetryAfter,
-    check::{LimitVerdict, Mode, Options, PenaltyRequest, Verdict},
+    Charged, Kind, LeaseRequest, LimitVerdict, RetryAfter,
+    check::{Mode, Options, PenaltyRequest, Verdict},
 };
 
 use super::{Charge, Refunded, ScriptCheck, ScriptLimit};

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::Cluster;
 use crate::{
-    given::{TEN_A_DAY, check, name, policy, publish, request},
+    given::{TEN_A_DAY, check, name, policy, publish, request, units_left},
     servers::{Server, until},
     with_both_engines,
 };
@@ -142,7 +142,7 @@ async fn admitted_while_a_slot_moves(engine: Engine, limits: &str) -> Result<(us
         ..request(&[("tenant", "t"), ("user", "nobody")])
     };
     let left = check(&store, &load.policy, &peek).await?;
-    Ok((admitted, left.limits[0].remaining))
+    Ok((admitted, units_left(&left)))
 }
 
 /// What passed and what is left add up to the limit: nothing was charged twice, nor without passing.
@@ -322,7 +322,7 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
             .ok()
     };
     let (granted, _) = until("a grant", PATIENCE, granted).await?;
-    let lease = granted.limits[0].lease.expect("a grant");
+    let lease = granted.limits[0].verdict.lease.expect("a grant");
     assert_eq!(lease.units, 20);
     cluster.nodes[1].kill();
     let settled = Settlement {
@@ -345,7 +345,8 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
             "{failed:?}"
         );
         let seen = store.inspect(&policy, &name("api"), &values, 1).await?;
-        assert_eq!((seen.leased, seen.answer.remaining), (leased, left));
+        let seen = seen.answer.verdict;
+        assert_eq!((seen.leased, seen.decision.remaining), (leased, left));
     }
     // What only charged, and was refunded, may be sent again.
     let failed = check(&store, &policy, &ask(leasing(0, Vec::new()))).await;

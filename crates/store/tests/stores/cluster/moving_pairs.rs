@@ -21,7 +21,7 @@ use super::{
     faults::{errors, impatient},
 };
 use crate::{
-    given::{by, check, name, policy, publish, request, reset},
+    given::{by, check, name, policy, publish, request, reset, units_left},
     servers::until,
     with_both_engines,
 };
@@ -150,8 +150,11 @@ async fn pairs_of_keys_move_and_every_check_counts_once(engine: Engine) -> Resul
     let tenant = [Some(b"t".to_vec())];
     let limit = name("tokens");
     let tokens = load.store.inspect(&load.policy, &limit, &tenant, 1).await?;
-    assert_eq!(tokens.reserved, 0);
-    assert_eq!(tokens.answer.remaining, 10_000_000 - SETTLED_AT * done);
+    assert_eq!(tokens.answer.verdict.reserved.open, 0);
+    assert_eq!(
+        tokens.answer.verdict.decision.remaining,
+        10_000_000 - SETTLED_AT * done
+    );
     let mut denials = 0;
     for client in 0..CLIENTS {
         let peek = Check {
@@ -160,7 +163,7 @@ async fn pairs_of_keys_move_and_every_check_counts_once(engine: Engine) -> Resul
         };
         let seen = check(&load.store, &load.policy, &peek).await?;
         assert!(!seen.allowed);
-        denials += seen.limits[0].penalty.denials;
+        denials += seen.limits[0].verdict.penalty.denials;
     }
     assert_eq!(denials, CLIENTS + done);
     Ok(())
@@ -230,14 +233,14 @@ async fn buckets_without_denials_decide_while_their_slot_moves() -> Result<()> {
         let admitted = 4 - u64::from(ask == old);
         for left in (0..admitted).rev() {
             let answer = check(&store, &policy, ask).await?;
-            assert_eq!(answer.limits[0].remaining, left);
+            assert_eq!(units_left(&answer), left);
         }
         assert!(!check(&store, &policy, ask).await?.allowed);
         // Whoever inspects such a bucket must not take it for one without a penalty.
         let user = ask.descriptor.get("user").map(<[u8]>::to_vec);
         let values = [Some(b"t".to_vec()), user];
         let seen = store.inspect(&policy, &name("logins"), &values, 1).await?;
-        assert!(seen.answer.penalty.unread);
+        assert!(seen.answer.verdict.penalty.unread);
     }
     Ok(())
 }

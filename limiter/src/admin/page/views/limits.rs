@@ -9,7 +9,7 @@ use insight::{
 use limits_file::ToNode as _;
 use maud::{Markup, html};
 use policy::{Exemption, Limit, Node, OverrideQuota, Scope, Value, format_timestamp};
-use protocol::{Mode, Outcome};
+use protocol::{Mode, Outcome, RetryAfter};
 use store::{ActivitySummary, Inspection, LimitActivity, SlotActivity};
 
 use super::parts::{self, Counts};
@@ -418,27 +418,28 @@ pub(super) fn bucket_view(
 }
 
 fn usage(limit: &Limit, found: &Inspection) -> Markup {
-    let answer = &found.answer;
+    let verdict = &found.answer.verdict;
+    let (decision, leased, reserved) = (&verdict.decision, verdict.leased, verdict.reserved.open);
     let (units, used_up) = if limit.gives_slots() {
         ("slots", "in use")
     } else {
         ("units", "used")
     };
     html! {
-        @if let Some(quota) = answer.limit {
-            @let used = quota.saturating_sub(answer.remaining);
-            p.usage { strong { (used) } " of " (quota) " " (units) " " (used_up) @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " reserved until responses say their cost" } }
+        @if let Some(quota) = found.answer.limit {
+            @let used = quota.saturating_sub(decision.remaining);
+            p.usage { strong { (used) } " of " (quota) " " (units) " " (used_up) @if leased > 0 { ", " (leased) " of them leased" } @if reserved > 0 { ", " (reserved) " reserved until responses say their cost" } }
             (parts::used_bar(used, quota))
             dl.tiles {
-                div { dt { "Left" } dd { strong { (answer.remaining) } span.muted { (units) } } }
-                div.hot[!answer.allowed] {
+                div { dt { "Left" } dd { strong { (decision.remaining) } span.muted { (units) } } }
+                div.hot[!decision.allowed] {
                     dt { "A request now" }
                     dd {
-                        strong { @if answer.allowed { "passes" } @else { "is denied" } }
-                        span.muted { (retry(answer.allowed, answer.retry_after_ms)) }
+                        strong { @if decision.allowed { "passes" } @else { "is denied" } }
+                        span.muted { (retry(decision.retry_after)) }
                     }
                 }
-                div { dt { "Unused again" } dd { strong { (duration(answer.reset_after_ms)) } span.muted { "from now, without requests" } } }
+                div { dt { "Unused again" } dd { strong { (duration(decision.reset_after_ms)) } span.muted { "from now, without requests" } } }
             }
         } @else {
             p.usage { "The bucket is not limited." }
@@ -446,11 +447,11 @@ fn usage(limit: &Limit, found: &Inspection) -> Markup {
     }
 }
 
-fn retry(allowed: bool, retry_after_ms: Option<u64>) -> String {
-    match retry_after_ms {
-        _ if allowed => "of cost 1".to_owned(),
-        Some(ms) => format!("passes in {}", duration(ms)),
-        None => "never passes".to_owned(),
+fn retry(retry_after: RetryAfter) -> String {
+    match retry_after {
+        RetryAfter::Now => "of cost 1".to_owned(),
+        RetryAfter::Millis(ms) => format!("passes in {}", duration(ms)),
+        RetryAfter::Never => "never passes".to_owned(),
     }
 }
 
@@ -466,7 +467,7 @@ fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
 /// What an adaptive limit is and why, and its window; `None`: it is none, or no answer came yet.
 fn adaptive(limit: &Limit, found: &Inspection) -> Option<[String; 2]> {
     let rule = limit.quota.parameters().adaptive.as_ref()?;
-    let state = found.answer.adaptive.as_deref()?.state.as_ref()?;
+    let state = found.answer.verdict.adaptive.as_ref()?;
     Some(adaptive_state(rule, state))
 }
 
@@ -487,7 +488,7 @@ fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
                 }
                 @if let Some(penalty) = &bucket.limit.penalty {
                     @let enforced = found.answer.mode != Mode::Shadow;
-                    dt { "penalty" } dd { (penalty_state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
+                    dt { "penalty" } dd { (penalty_state(penalty, &found.answer.verdict.penalty, enforced, found.now_ms)) }
                 }
                 @if let Some([now, answers]) = adaptive(&bucket.limit, found) {
                     dt { "adaptive" } dd { (now) }
