@@ -351,7 +351,9 @@ impl Engine {
         };
         for limit in answer.limits.iter().filter(|of| of.verdict.charged > 0) {
             let charged = limit.verdict.charged;
-            let Some(slot) = limit.verdict.slot else { continue };
+            let Some(slot) = limit.verdict.slot else {
+                continue;
+            };
             // A deleted limit has no slots, and a request that ends has left its queue long ago.
             let exists = self.policy.position(limit.name.as_str()).is_some();
             if !exists || (act != Act::Leave && !self.is_in_flight(limit)) {
