@@ -4,7 +4,7 @@
 //! server allows, 10,000 levels, and `serde_json` reads 128. A list with such an object could not be read at all, so one object
 //! of one namespace would keep the controller from all. What is deeper than any valid object is cut from answers before.
 
-use std::mem::replace;
+use std::{fmt::Write as _, mem::replace};
 
 use http_body_util::BodyExt as _;
 use hyper::{Response, body::Bytes};
@@ -12,7 +12,10 @@ use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
 };
-use tower::util::MapResponseLayer;
+use tower::{
+    BoxError,
+    util::{MapErrLayer, MapResponseLayer},
+};
 
 use super::cluster::{REQUEST_TIME, SILENCE};
 use crate::error::{Error, Exit};
@@ -41,7 +44,28 @@ pub(super) async fn connect() -> Result<Client, Error> {
             body.map_frame(move |frame| frame.map_data(|data| cut.take(&data)))
         })
     });
-    Ok(builder.with_layer(&cut).build())
+    let reasons = MapErrLayer::new(with_reason);
+    Ok(builder.with_layer(&cut).with_layer(&reasons).build())
+}
+
+/// An error that says all that caused it, as of kube and hyper only the outermost does: a certificate that expired, or that
+/// another authority signed, would be "client error (Connect)".
+fn with_reason(error: BoxError) -> BoxError {
+    // Kube tells its own errors from others.
+    if error.is::<kube::Error>() || error.source().is_none() {
+        return error;
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, ": {said}");
+        }
+        cause = error.source();
+    }
+    text.into()
 }
 
 /// Where the reading of a stream of JSON documents is.
@@ -91,6 +115,23 @@ mod tests {
             0 => json!([inner, "]}\\\"[{"]),
             _ => json!({"\\\"[": inner, "after": [1]}),
         })
+    }
+
+    #[test]
+    fn an_error_says_what_caused_it_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Outer(&'static str, #[source] std::io::Error);
+        let cause = || std::io::Error::other("the certificate has expired");
+        for (outer, said) in [
+            (
+                "cannot connect",
+                "cannot connect: the certificate has expired",
+            ),
+            ("the certificate has expired", "the certificate has expired"),
+        ] {
+            assert_eq!(with_reason(Outer(outer, cause()).into()).to_string(), said);
+        }
     }
 
     #[test]
