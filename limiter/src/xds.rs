@@ -21,6 +21,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use futures_util::stream::unfold;
 use hyper::http::uri::PathAndQuery;
+use insight::with_causes;
 use migration::File;
 use policy::Policy;
 use prost::Message;
@@ -342,23 +343,13 @@ enum ConnectionError {
     Unusable(#[from] PemError),
     #[error("cannot read {}: {error}", .path.display())]
     File { path: PathBuf, error: io::Error },
-    #[error("cannot connect to the management server: {}", chain(.0))]
+    // Its own text is only "transport error".
+    #[error("cannot connect to the management server: {}", with_causes(.0))]
     Connect(#[from] tonic::transport::Error),
     #[error("the management server: {}", .0.message())]
     Call(#[from] Status),
     #[error("the management server ended the stream")]
     Ended,
-}
-
-/// An error with its causes: tonic's own text is only "transport error".
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Responses stay bytes until it is counted what they would be decoded to.

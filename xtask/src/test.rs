@@ -498,7 +498,7 @@ fn unit(context: &Context<'_>) -> Result<()> {
     let others = { others.into_iter() }.filter(|_| nextest && context.runner.is_empty());
     let mut tests = context.tests(others, &[]);
     tests.envs(SERVERS.map(|(variable, _)| (variable, NO_SERVER)));
-    // A third of the limiter's wait: for timeouts, ticks and drains.
+    // Many of the limiter's wait: for timeouts, ticks and drains.
     at_once(&mut tests, 3);
     context.run_tests(&mut tests)?;
     let mut tests = context.tests(std::iter::empty(), &["--ignored"]);

@@ -187,27 +187,24 @@ fn is_repeated(
     counts: &[Option<Count>],
     patience_ms: u64,
 ) -> bool {
-    if patience_ms == 0 {
-        return false;
-    }
     let decided = parts.iter().zip(outcomes).zip(counts);
     let waits = decided
         .filter(|((part, _), _)| part.mode == Mode::Enforce)
         .map(|((part, outcome), count)| {
             let mut decision = outcome.verdict.decision;
-            // A slot may be freed at any moment.
-            if part.algorithm.kind() == Kind::Concurrency
-                && decision.retry_after != RetryAfter::Never
-            {
-                decision.retry_after = RetryAfter::Now;
-            }
+            decision.retry_after = part.wait(decision.retry_after);
             if let Some(count) = count {
                 count.apply(&mut decision);
             }
             decision.retry_after
         });
+    all_end_within(patience_ms, waits)
+}
+
+/// Whether a check would pass within `patience_ms`, milliseconds; 0: it does not wait.
+pub fn all_end_within(patience_ms: u64, waits: impl Iterator<Item = RetryAfter>) -> bool {
     let longest = waits.fold(RetryAfter::Now, RetryAfter::later).millis();
-    longest.is_some_and(|ms| ms <= patience_ms)
+    patience_ms > 0 && longest.is_some_and(|ms| ms <= patience_ms)
 }
 
 fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
@@ -258,6 +255,16 @@ impl<'a> Part<'a> {
             edited: self
                 .stored
                 .is_some_and(|stored| stored.generation != self.generation),
+        }
+    }
+
+    /// What a check that waits has to wait for this limit, which decided so.
+    pub fn wait(&self, decided: RetryAfter) -> RetryAfter {
+        match decided {
+            _ if self.mode != Mode::Enforce => RetryAfter::Now,
+            // A slot may be freed at any moment.
+            RetryAfter::Millis(_) if self.algorithm.kind() == Kind::Concurrency => RetryAfter::Now,
+            wait => wait,
         }
     }
 

@@ -7,7 +7,10 @@ pub mod findings;
 pub mod history;
 mod live_entries;
 
-use std::fmt::{self, Display};
+use std::{
+    error::Error,
+    fmt::{self, Display, Write as _},
+};
 
 use policy::{Algorithm, Pause, format_timestamp};
 use serde::{Serialize, Serializer};
@@ -134,6 +137,22 @@ impl Serialize for Rate {
         let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
         serializer.serialize_f64(text.parse().unwrap_or_default())
     }
+}
+
+// --- Errors with what caused them.
+
+/// An error's text and those of its causes, `connection failed: certificate expired`; a text that is in what comes before
+/// is left out.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
 }
 
 // --- The calendar window of a time, as people read it: in the limit's own time zone.

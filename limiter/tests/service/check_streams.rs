@@ -359,11 +359,8 @@ async fn a_client_that_reads_no_answers_is_throttled_and_then_disconnected() -> 
     is_left(&service).await
 }
 
-/// A proxy whose window is exactly used up by the first answer.
-#[tokio::test]
-async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
-    let settings = tuned(|s| s.idle_timeout = Duration::from_millis(500));
-    let service = Service::with_settings(PER_USER, settings).await?;
+/// A connection on which the window of each stream is exactly used up by the first answer.
+async fn reads_nothing(service: &Service) -> Result<SendRequest<Bytes>> {
     let first = framed(&StreamAnswer::OPEN.encode());
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(u32::try_from(first.len())?);
@@ -371,6 +368,15 @@ async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
         .handshake(TcpStream::connect(service.data).await?)
         .await?;
     tokio::spawn(connection);
+    Ok(client)
+}
+
+/// A proxy whose window is exactly used up by the first answer.
+#[tokio::test]
+async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
+    let settings = tuned(|s| s.idle_timeout = Duration::from_millis(500));
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let client = reads_nothing(&service).await?;
     let proxy = open_and_read(client, "", false).await?;
     let mut proxy = proxy.ok().context("refused")?;
     for id in 1..=16 {
@@ -384,13 +390,7 @@ async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
 async fn calls_of_a_client_that_reads_no_answers_take_no_room_of_others() -> Result<()> {
     let settings = tuned(|s| s.max_inflight = 16);
     let service = Service::with_settings(PER_USER, settings).await?;
-    let first = framed(&StreamAnswer::OPEN.encode());
-    let mut builder = h2::client::Builder::new();
-    builder.initial_window_size(u32::try_from(first.len())?);
-    let (client, connection) = builder
-        .handshake(TcpStream::connect(service.data).await?)
-        .await?;
-    tokio::spawn(connection);
+    let client = reads_nothing(&service).await?;
     let mut proxies = Vec::new();
     for _ in 0..2 {
         let proxy = open_and_read(client.clone(), "", false).await?;

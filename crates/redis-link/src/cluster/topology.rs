@@ -31,8 +31,8 @@ use crate::{
 
 /// Pause between two queries: how much later a failover may be detected.
 const PACE: Duration = Duration::from_millis(100);
-/// How often it is looked whether a node is lost that no request may be sent to.
-const LOOK: Duration = Duration::from_secs(1);
+/// Pause between two searches for lost nodes, to which no request may be sent.
+const SEARCH_PACE: Duration = Duration::from_secs(1);
 /// Pause after a query without a reply, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
@@ -256,7 +256,7 @@ impl Shared {
         loop {
             tokio::select! {
                 () = self.refresh.notified() => return,
-                () = sleep(jittered(LOOK)) => {}
+                () = sleep(jittered(SEARCH_PACE)) => {}
             }
             if has_lost() {
                 return;

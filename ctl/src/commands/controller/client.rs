@@ -4,10 +4,11 @@
 //! server allows, 10,000 levels, and `serde_json` reads 128. A list with such an object could not be read at all, so one object
 //! of one namespace would keep the controller from all. What is deeper than any valid object is cut from answers before.
 
-use std::{fmt::Write as _, mem::replace};
+use std::mem::replace;
 
 use http_body_util::BodyExt as _;
 use hyper::{Response, body::Bytes};
+use insight::with_causes;
 use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
@@ -51,21 +52,11 @@ pub(super) async fn connect() -> Result<Client, Error> {
 /// An error that says all that caused it, as of kube and hyper only the outermost does: a certificate that expired, or that
 /// another authority signed, would be "client error (Connect)".
 fn with_reason(error: BoxError) -> BoxError {
-    // Kube tells its own errors from others.
-    if error.is::<kube::Error>() || error.source().is_none() {
+    // Kube tests whether an error is its own.
+    if error.is::<kube::Error>() {
         return error;
     }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, ": {said}");
-        }
-        cause = error.source();
-    }
-    text.into()
+    with_causes(&*error).into()
 }
 
 /// Where the reading of a stream of JSON documents is.

@@ -17,8 +17,8 @@
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 use algorithms::{
-    Charged, Kind, LeaseRequest, LimitVerdict, RetryAfter,
-    check::{Mode, Options, PenaltyRequest, Verdict},
+    Charged, LeaseRequest, LimitVerdict,
+    check::{Mode, Options, PenaltyRequest, Verdict, all_end_within},
 };
 
 use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
@@ -428,21 +428,15 @@ impl<E> Part<E> {
         }
     }
 
-    /// Records whether the check waits for it, as the script has decided: see `algorithms::check`.
+    /// Records whether the check waits for it, as the script has decided.
     fn wait(&mut self, check: &ScriptCheck<'_>, verdict: &Verdict) {
         if verdict.allowed {
             return;
         }
         let limits = self.limits.iter().filter_map(|at| check.limits.get(*at));
         let limits = || limits.clone().map(|limit| limit.part).zip(&verdict.limits);
-        let waits = limits().map(|(part, limit)| match limit.decision.retry_after {
-            _ if part.mode != Mode::Enforce => RetryAfter::Now,
-            RetryAfter::Millis(_) if part.algorithm.kind() == Kind::Concurrency => RetryAfter::Now,
-            wait => wait,
-        });
-        let longest = waits.fold(RetryAfter::Now, RetryAfter::later).millis();
-        let patience_ms = check.options.patience_ms;
-        self.waits = patience_ms > 0 && longest.is_some_and(|ms| ms <= patience_ms);
+        let waits = limits().map(|(part, limit)| part.wait(limit.decision.retry_after));
+        self.waits = all_end_within(check.options.patience_ms, waits);
         let counts = |(part, limit): (algorithms::check::Part<'_>, &LimitVerdict)| {
             !limit.decision.allowed && part.penalty.is_some_and(|of| of.counts)
         };
