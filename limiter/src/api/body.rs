@@ -44,6 +44,9 @@ const BYTES_MAX: usize = 16 << 20;
 /// Bound: the part of those bytes that one connection may have: one of so many. Beyond it, 503.
 const CONNECTION_SHARE: usize = 4;
 
+/// Bound: the part of those bytes that slow bodies may have: one of so many. Beyond it, 503.
+const SLOW_SHARE: usize = 2;
+
 /// Bound: bytes of a body that is decoded at once with others. Beyond it, a larger one waits until
 /// no other large one is decoded.
 ///
@@ -76,7 +79,7 @@ pub(super) struct Bodies {
     max: usize,
     /// Bytes of all requests.
     bytes: Arc<Inflight>,
-    /// Bodies that are slow.
+    /// Bytes of bodies that are slow, each of which counts as at least one of [`SLOW_MAX`] parts.
     slow: Arc<Inflight>,
     /// The permit to decode a large body.
     decoding: Arc<Semaphore>,
@@ -104,7 +107,7 @@ impl Bodies {
         Self {
             max,
             bytes: Inflight::new(all, gauge),
-            slow: Inflight::new(SLOW_MAX, Gauge::default()),
+            slow: Inflight::new(all / SLOW_SHARE, Gauge::default()),
             decoding: Arc::new(Semaphore::new(1)),
         }
     }
@@ -167,12 +170,15 @@ impl Bodies {
             first: Bytes::new(),
             rest: BytesMut::new(),
             memory: self.memory_permit(&peer).ok_or(BodyError::NoRoom)?,
+            slow: None,
         };
         if let Ok(read) = timeout(AT_ONCE, gathered.fill(body, self.max)).await {
             read?;
             return Ok(gathered.into_received());
         }
-        let _slow = self.slow.enter().ok_or(BodyError::NoRoom)?;
+        let least = self.slow.max() / SLOW_MAX;
+        let slow = self.slow.enter_with(least.max(gathered.len()));
+        gathered.slow = Some(slow.ok_or(BodyError::NoRoom)?);
         match timeout(WITHIN, gathered.fill(body, self.max)).await {
             Ok(read) => read?,
             Err(_) => return Err(BodyError::TooSlow),
@@ -186,6 +192,8 @@ struct Gathered {
     first: Bytes,
     rest: BytesMut,
     memory: MemoryPermit,
+    /// If it is slow.
+    slow: Option<InflightPermit>,
 }
 
 /// Discards the rest of a body if it is small and arrives soon: closing a connection with unread
@@ -210,10 +218,15 @@ impl Gathered {
             let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
                 continue;
             };
-            if self.first.len() + self.rest.len() + data.len() > max {
+            let length = self.len() + data.len();
+            if length > max {
                 return Err(BodyError::TooLarge);
             }
             self.memory.grow(data.len()).ok_or(BodyError::NoRoom)?;
+            if let Some(slow) = &mut self.slow {
+                let more = length.saturating_sub(slow.size());
+                slow.grow(more).ok_or(BodyError::NoRoom)?;
+            }
             if self.first.is_empty() {
                 self.first = data;
             } else {
@@ -223,11 +236,15 @@ impl Gathered {
         Ok(())
     }
 
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
     fn into_received(self) -> Received {
         let bytes = if self.rest.is_empty() {
             self.first
         } else {
-            let mut whole = BytesMut::with_capacity(self.first.len() + self.rest.len());
+            let mut whole = BytesMut::with_capacity(self.len());
             whole.extend_from_slice(&self.first);
             whole.extend_from_slice(&self.rest);
             whole.freeze()

@@ -44,6 +44,10 @@ const MAX_HEAD: u16 = 16 * 1024;
 /// decision. [`Peer::bound_streams`] bounds what they hold.
 const MAX_STREAMS: u32 = 1024;
 
+/// Bound: bytes of an HTTP/2 connection that have arrived and nobody has read yet, such as those of a check stream
+/// whose answers are not read. Beyond it, HTTP/2 holds the client back.
+const UNREAD_MAX: u32 = 256 * 1024;
+
 /// Dead peers of HTTP/2 connections are found by pings this far apart.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
@@ -101,8 +105,8 @@ impl<H: Handler> Server<H> {
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(u32::from(MAX_HEAD))
-            .initial_stream_window_size(window.clamp(16 * 1024, 1 << 20))
-            .initial_connection_window_size(1 << 20)
+            .initial_stream_window_size(window.clamp(16 * 1024, UNREAD_MAX))
+            .initial_connection_window_size(UNREAD_MAX)
             .keep_alive_interval(PING_EVERY);
         protocols
     }

@@ -190,6 +190,35 @@ async fn slow_request_bodies_do_not_block_other_clients() -> Result<()> {
     Ok(())
 }
 
+/// All but the last byte of as many bodies as may be slow, which together would be all that requests may have.
+#[tokio::test]
+async fn slow_request_bodies_leave_half_of_the_memory_to_others() -> Result<()> {
+    const LENGTH: usize = 256 << 10;
+    let service = Service::with(PER_USER).await?;
+    let head = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
+    let part = vec![b' '; LENGTH - 1];
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(service.data).await?;
+        stream.write_all(head.as_bytes()).await?;
+        // What is refused is reset.
+        let _ = stream.write_all(&part).await;
+        slow.push(stream);
+    }
+    until(
+        "what is beyond their part is refused",
+        PATIENCE,
+        async || {
+            let refused = "rl_refused_total{code=\"overloaded\"}";
+            (service.metric(refused).await.ok()? >= 32).then_some(())
+        },
+    )
+    .await?;
+    assert!(service.metric("rl_body_bytes").await? <= 8 << 20);
+    assert!(service.allows("a").await?);
+    Ok(())
+}
+
 /// Bytes that a connection has sent count until the answer, and are bounded per connection.
 #[tokio::test]
 async fn the_bytes_held_for_one_connection_are_bounded() -> Result<()> {
@@ -216,6 +245,34 @@ async fn the_bytes_held_for_one_connection_are_bounded() -> Result<()> {
     .await?;
     assert!(service.metric("rl_body_bytes").await? <= SHARE);
     assert!(service.allows("a").await?, "others have their room");
+    Ok(())
+}
+
+/// What nobody has read yet, such as calls of a check stream whose answers are not read.
+#[tokio::test]
+async fn http2_lets_a_connection_send_few_bytes_that_nobody_reads() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let mut stream = TcpStream::connect(service.data).await?;
+    let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await?;
+    stream.write_all(&empty_settings).await?;
+    let granted = async {
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await?;
+            let [a, b, c, kind, ..] = head;
+            let mut frame = vec![0; u32::from_be_bytes([0, a, b, c]).try_into()?];
+            stream.read_exact(&mut frame).await?;
+            // WINDOW_UPDATE of the connection, beyond the 65,535 bytes of every connection.
+            if kind == 8 {
+                let frame: [u8; 4] = frame.as_slice().try_into()?;
+                return anyhow::Ok(65_535 + u32::from_be_bytes(frame));
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(PATIENCE, granted).await??, 256 << 10);
     Ok(())
 }
 
