@@ -33,7 +33,7 @@ use kubernetes::{
 use policy::Name;
 use store::{Fleet, Origin, ProxyStatus};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::{Instant, sleep_until},
 };
 
@@ -156,7 +156,7 @@ impl Controller {
         }
         let filters = Filters::read(self.filter.as_deref())?;
         let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
-        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+        let terminate = signal(SignalKind::terminate()).map_err(cannot)?;
         let client = client::connect().await?;
         let metrics = Metrics::new();
         serve(self.metrics_listen, &metrics.pages, printer).await?;
@@ -189,13 +189,23 @@ impl Controller {
         };
         tokio::select! {
             biased;
-            _ = terminate.recv() => {}
+            () = until_ended(terminate, printer) => {}
             () = control.turns(acts) => {}
         }
         elected.abort();
         cluster::resign(&client, &namespace, LEASE_NAME, &identity).await;
         printer.note("stopped");
         Ok(Exit::Done)
+    }
+}
+
+/// Until SIGTERM, or until the cluster has another certificate authority.
+async fn until_ended(mut terminate: Signal, printer: &Printer) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        () = client::authority_changed() => printer.warn(
+            "the cluster has another certificate authority: ends, so that Kubernetes starts it with that one",
+        ),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `rlctl replay`.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use access_log::{Cut, Layout};
 use anstyle::{AnsiColor, Style};
@@ -74,6 +74,7 @@ pub struct ReplayCommand {
 impl ReplayCommand {
     /// Reads, decides and reports.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        self.expect_logs()?;
         let needs_redis = self.file.is_none() || self.against.as_deref() == Some(REDIS);
         let session = if needs_redis {
             Some(Session::open(global, printer)?)
@@ -124,6 +125,20 @@ impl ReplayCommand {
                 Ok(Exit::No)
             }
         }
+    }
+
+    /// Whoever forgets `-f` should not be told that Redis is away, nor that no line is a request.
+    fn expect_logs(&self) -> Result<(), Error> {
+        let is_yaml = |log: &&String| {
+            let extension = Path::new(log).extension();
+            extension.is_some_and(|extension| extension == "yaml" || extension == "yml")
+        };
+        let limits = self.logs.iter().find(is_yaml);
+        let Some(file) = limits.filter(|_| self.file.is_none()) else {
+            return Ok(());
+        };
+        let error = Error::usage(format!("{file}: a log is expected, not a limits file"));
+        Err(error.hint(format!("give limits with -f: rlctl replay LOG -f {file}")))
     }
 }
 

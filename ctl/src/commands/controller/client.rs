@@ -4,7 +4,7 @@
 //! server allows, 10,000 levels, and `serde_json` reads 128. A list with such an object could not be read at all, so one object
 //! of one namespace would keep the controller from all. What is deeper than any valid object is cut from answers before.
 
-use std::mem::replace;
+use std::{fs, future::pending, mem::replace, path::Path, time::Duration};
 
 use http_body_util::BodyExt as _;
 use hyper::{Response, body::Bytes};
@@ -13,6 +13,7 @@ use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
 };
+use tokio::time::sleep;
 use tower::{
     BoxError,
     util::{MapErrLayer, MapResponseLayer},
@@ -25,6 +26,9 @@ use crate::error::{Error, Exit};
 ///
 /// A valid object has about 20, with its status and a list around it.
 const DEPTH_MAX: usize = 64;
+
+/// The time between two looks at the certificate authority.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// A client by the service account of the Pod, or by KUBECONFIG or ~/.kube/config.
 pub(super) async fn connect() -> Result<Client, Error> {
@@ -57,6 +61,28 @@ fn with_reason(error: BoxError) -> BoxError {
         return error;
     }
     with_causes(&*error).into()
+}
+
+/// Waits until the cluster has another certificate authority than at the start, where the service account of the Pod names
+/// it. kube reads it once.
+pub(super) async fn authority_changed() {
+    changed(Path::new(
+        "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+    ))
+    .await;
+}
+
+async fn changed(file: &Path) {
+    let Ok(before) = fs::read(file) else {
+        return pending().await;
+    };
+    loop {
+        sleep(LOOK_AGAIN).await;
+        // While it is being replaced, it may be absent.
+        if fs::read(file).is_ok_and(|now| now != before) {
+            return;
+        }
+    }
 }
 
 /// Where the reading of a stream of JSON documents is.
@@ -98,6 +124,7 @@ impl Cut {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 
@@ -123,6 +150,31 @@ mod tests {
         ] {
             assert_eq!(with_reason(Outer(outer, cause()).into()).to_string(), said);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_certificate_authority_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        let ever = Duration::from_hours(1);
+        assert!(
+            timeout(ever, changed(&file)).await.is_err(),
+            "outside a cluster"
+        );
+        fs::write(&file, "one").unwrap();
+        let replaced = async {
+            sleep(ever).await;
+            fs::remove_file(&file).unwrap();
+            sleep(ever).await;
+            fs::write(&file, "another").unwrap();
+            Instant::now()
+        };
+        let noticed = async {
+            changed(&file).await;
+            Instant::now()
+        };
+        let (replaced, noticed) = tokio::join!(replaced, noticed);
+        assert!(replaced <= noticed && noticed <= replaced + LOOK_AGAIN);
     }
 
     #[test]
