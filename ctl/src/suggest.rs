@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use algorithms::{
     Algorithm, CalendarUnit, Kind, Parameters, Rate, State,
-    check::{Options, Part, Stored, check},
+    check::{Asked, Options, Part, Stored, check},
 };
 use serde::Serialize;
 
@@ -307,13 +307,12 @@ impl Trial<'_> {
                     for limit in limits.iter_mut() {
                         limit.at(at_ms);
                     }
-                    let parts: Vec<Part<'_>> = { limits.iter().zip(&stored) }
-                        .map(|(limit, stored)| Part {
-                            stored: stored.as_ref(),
-                            ..Part::new(&limit.algorithm, 1)
-                        })
-                        .collect();
-                    let Ok((verdict, writes)) = check(&parts, at_ms, Options::default()) else {
+                    let parts = limits.iter().map(|limit| Part::new(&limit.algorithm, 1));
+                    let parts: Vec<Part<'_>> = parts.collect();
+                    let asked = parts.iter().zip(&stored);
+                    let asked = asked.map(|(part, stored)| (part, stored.as_ref(), None));
+                    let asked: Vec<Asked<'_>> = asked.collect();
+                    let Ok((verdict, writes)) = check(&asked, at_ms, Options::default()) else {
                         continue;
                     };
                     for (stored, (write, _)) in stored.iter_mut().zip(writes) {

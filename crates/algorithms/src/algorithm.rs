@@ -66,7 +66,9 @@ pub struct BucketRequest<'a> {
     /// Operations on slots. Applied first, whether the evaluation charges or leaves.
     pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: reservations and settlements.
-    pub reserve: Option<ReserveRequest<'a>>,
+    pub reserve: Option<&'a ReserveRequest>,
+    /// For such a limit: what is stored.
+    pub stored: Option<&'a Stored>,
     /// Whether another generation of the limit wrote the state.
     pub edited: bool,
 }
@@ -137,14 +139,14 @@ macro_rules! engines {
             fn credit(
                 &self,
                 state: &State,
-                reserved: Option<&ReserveRequest<'_>>,
+                reserved: Option<&Stored>,
                 (now_ms, ttl_ms): (u64, u64),
                 units: u64,
             ) -> (State, Option<Reservations>) {
                 match self {
                     $(Self::$kind(quota) => {
                         let mut loaded = quota.load($kind::own(state), now_ms, ttl_ms);
-                        let read = reserved.map(|request| Reservations::read(quota, &loaded, request));
+                        let read = reserved.map(|_| Reservations::read(quota, &loaded, reserved));
                         quota.credit(&mut loaded.usage, units);
                         ($kind::wrap(quota.save(loaded.usage)), read)
                     }),+
@@ -268,13 +270,8 @@ impl Algorithm {
         units: u64,
         settles: bool,
     ) -> Stored {
-        let request = ReserveRequest {
-            stored: stored.reservations.as_deref(),
-            seen: stored.generation,
-            ..ReserveRequest::default()
-        };
         let times = (now_ms.min(TIME_MAX_MS), ttl_ms);
-        let reserved = request.stored.filter(|_| settles).map(|_| &request);
+        let reserved = (settles && stored.reservations.is_some()).then_some(stored);
         let (state, read) = self.engine.credit(&stored.state, reserved, times, units);
         let mut reservations = read.map(Box::new);
         match &mut reservations {

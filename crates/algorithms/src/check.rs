@@ -5,8 +5,8 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, BucketRequest, Debits, Denials, Kind, LeaseRequest, LimitVerdict, Outcome, Penalty,
-    Reservations, ReserveRequest, RetryAfter, SlotOp, State, penalty::Count,
+    Algorithm, BucketRequest, Debits, Denials, Evaluation, Kind, LeaseRequest, LimitVerdict,
+    Outcome, Penalty, Reservations, ReserveRequest, RetryAfter, SlotOp, State, penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -33,15 +33,13 @@ pub enum Mode {
     Together,
 }
 
-/// One limit of a check.
-#[derive(Clone, Copy, Debug)]
+/// What a check asks of one limit, by whichever store.
+#[derive(Clone, Debug)]
 pub struct Part<'a> {
-    /// The limit's numbers.
-    pub algorithm: &'a Algorithm,
+    /// The limit's numbers, or those of the bucket's override.
+    pub algorithm: Algorithm,
     /// The generation they belong to.
     pub generation: u64,
-    /// The stored state of the bucket.
-    pub stored: Option<&'a Stored>,
     /// Units that the check costs.
     pub cost: u64,
     /// Units admitted earlier without the limiter; charged once, whatever is left.
@@ -52,23 +50,20 @@ pub struct Part<'a> {
     /// lease numbers, which costs the script less.
     pub lease: Option<LeaseRequest<'a>>,
     /// Operations on slots.
-    pub free: &'a [SlotOp],
-    /// For a limit whose responses state their cost: what is reserved and settled. What is stored of that is
-    /// part of `stored`.
-    pub costs: Option<ReserveRequest<'a>>,
+    pub free: Vec<SlotOp>,
+    /// For a limit whose responses state their cost: what is reserved and settled.
+    pub costs: Option<ReserveRequest>,
     /// For a limit with a penalty: the bucket's denials.
-    pub penalty: Option<PenaltyRequest<'a>>,
+    pub penalty: Option<PenaltyRequest>,
     /// What happens over the limit.
     pub mode: Mode,
 }
 
 /// The denials of a bucket whose limit has a penalty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PenaltyRequest<'a> {
+pub struct PenaltyRequest {
     /// When it is penalized.
     pub penalty: Penalty,
-    /// The stored denials.
-    pub stored: Option<&'a Denials>,
     /// Denials that proxies decided from their caches: counted first, whatever the decision.
     pub reported: u64,
     /// Whether the check itself counts if it is denied: one that stands for no request does not, although a
@@ -113,6 +108,9 @@ pub struct Stale {
     pub generation: u64,
 }
 
+/// A limit of a check, and what is stored of its bucket: its state, and the denials if it has a penalty.
+pub type Asked<'a> = (&'a Part<'a>, Option<&'a Stored>, Option<&'a Denials>);
+
 /// The state and the denials to store for each part; `None`: unchanged.
 pub type Writes = Vec<(Option<Stored>, Option<Denials>)>;
 
@@ -122,27 +120,24 @@ pub type Writes = Vec<(Option<Stored>, Option<Denials>)>;
 /// [`Stale`] for the first part whose state has a newer generation, or whose edges do not cover the
 /// time. Then nothing may be stored.
 pub fn check(
-    parts: &[Part<'_>],
+    parts: &[Asked<'_>],
     now_ms: u64,
     options: Options,
 ) -> Result<(Verdict, Writes), Stale> {
     refuse_stale(parts, now_ms, options.force)?;
     let evaluations: Vec<_> = parts
         .iter()
-        .map(|part| {
-            let state = part.stored.map(|stored| &stored.state);
-            let request = part.request(options.debits);
-            part.algorithm.evaluate_request(state, now_ms, request)
-        })
+        .map(|(part, stored, _)| part.evaluate(*stored, now_ms, options.debits))
         .collect();
-    let mut counts: Vec<_> = parts
-        .iter()
-        .map(|part| part.penalty.map(|request| Count::new(&request, now_ms)))
-        .collect();
+    let count = |(part, _, denials): &Asked<'_>| {
+        let request = part.penalty.as_ref()?;
+        Some(Count::new(request, *denials, now_ms))
+    };
+    let mut counts: Vec<_> = parts.iter().map(count).collect();
     // Whether the check fits a limit of the mode Together; `None`: it has none.
     let mut fits_one = None;
     let mut fits_enforced = true;
-    for ((part, evaluation), count) in parts.iter().zip(&evaluations).zip(&counts) {
+    for (((part, ..), evaluation), count) in parts.iter().zip(&evaluations).zip(&counts) {
         let fits = evaluation.fits() && !count.is_some_and(|count| count.holds());
         match part.mode {
             Mode::Enforce => fits_enforced &= fits,
@@ -163,8 +158,8 @@ pub fn check(
         .iter()
         .zip(outcomes)
         .zip(&mut counts)
-        .map(|((part, mut outcome), count)| {
-            let stored = part.stored_as(&mut outcome);
+        .map(|(((part, stored, _), mut outcome), count)| {
+            let stored = part.stored_as(*stored, &mut outcome);
             let mut verdict = outcome.verdict;
             if let Some(count) = count {
                 if !(options.peek || repeated) {
@@ -182,15 +177,15 @@ pub fn check(
 
 /// Whether the caller of a denied check repeats it, because it would pass within `patience_ms`.
 fn is_repeated(
-    parts: &[Part<'_>],
+    parts: &[Asked<'_>],
     outcomes: &[Outcome],
     counts: &[Option<Count>],
     patience_ms: u64,
 ) -> bool {
     let decided = parts.iter().zip(outcomes).zip(counts);
     let waits = decided
-        .filter(|((part, _), _)| part.mode == Mode::Enforce)
-        .map(|((part, outcome), count)| {
+        .filter(|(((part, ..), _), _)| part.mode == Mode::Enforce)
+        .map(|(((part, ..), outcome), count)| {
             let mut decision = outcome.verdict.decision;
             decision.retry_after = part.wait(decision.retry_after);
             if let Some(count) = count {
@@ -207,10 +202,10 @@ pub fn all_end_within(patience_ms: u64, waits: impl Iterator<Item = RetryAfter>)
     patience_ms > 0 && longest.is_some_and(|ms| ms <= patience_ms)
 }
 
-fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
+fn refuse_stale(parts: &[Asked<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
     let now_ms = now_ms.min(TIME_MAX_MS);
-    for (limit, part) in parts.iter().enumerate() {
-        let generation = part.stored.map_or(0, |stored| stored.generation);
+    for (limit, (part, stored, _)) in parts.iter().enumerate() {
+        let generation = stored.map_or(0, |stored| stored.generation);
         let newer = part.generation < generation && !force;
         if newer || !part.algorithm.covers(now_ms) {
             return Err(Stale { limit, generation });
@@ -219,43 +214,42 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
     Ok(())
 }
 
-impl<'a> Part<'a> {
-    /// A part that charges one unit, and nothing more; nothing is stored of its bucket.
-    pub fn new(algorithm: &'a Algorithm, generation: u64) -> Self {
+impl Part<'_> {
+    /// A part that charges one unit, and nothing more.
+    pub fn new(algorithm: &Algorithm, generation: u64) -> Self {
         Self {
-            algorithm,
+            algorithm: *algorithm,
             generation,
-            stored: None,
             cost: 1,
             debit: 0,
             debit_serial: None,
             lease: None,
-            free: &[],
+            free: Vec::new(),
             costs: None,
             penalty: None,
             mode: Mode::Enforce,
         }
     }
 
-    fn request(&self, debits: Debits) -> BucketRequest<'a> {
-        BucketRequest {
+    fn evaluate<'a>(
+        &'a self,
+        stored: Option<&'a Stored>,
+        now_ms: u64,
+        debits: Debits,
+    ) -> Evaluation<'a> {
+        let state = stored.map(|stored| &stored.state);
+        let request = BucketRequest {
             cost: self.cost,
             debit: self.debit,
             debits,
             debit_serial: self.debit_serial,
             lease: self.lease.unwrap_or_default(),
-            free: self.free,
-            reserve: self.costs.map(|costs| ReserveRequest {
-                stored: self
-                    .stored
-                    .and_then(|stored| stored.reservations.as_deref()),
-                seen: self.stored.map_or(0, |stored| stored.generation),
-                ..costs
-            }),
-            edited: self
-                .stored
-                .is_some_and(|stored| stored.generation != self.generation),
-        }
+            free: &self.free,
+            reserve: self.costs.as_ref(),
+            stored,
+            edited: stored.is_some_and(|stored| stored.generation != self.generation),
+        };
+        self.algorithm.evaluate_request(state, now_ms, request)
     }
 
     /// What a check that waits has to wait for this limit, which decided so.
@@ -268,26 +262,22 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn stored_as(&self, outcome: &mut Outcome) -> Option<Stored> {
-        let generation = self.generation_to_store(outcome);
+    fn stored_as(&self, stored: Option<&Stored>, outcome: &mut Outcome) -> Option<Stored> {
+        // Only usage advances the generation; a shift of the time base does not.
+        let generation = match stored {
+            Some(stored) if outcome.verdict.charged == 0 && !outcome.changed => stored.generation,
+            _ => self.generation,
+        };
         let state = outcome.write.take()?;
         let mut reservations = outcome.reservations.take();
         match &mut reservations {
             Some(written) => written.generation = generation,
-            None => reservations = self.stored.and_then(|stored| stored.reservations.clone()),
+            None => reservations = stored.and_then(|stored| stored.reservations.clone()),
         }
         Some(Stored {
             generation,
             state,
             reservations,
         })
-    }
-
-    /// Only usage advances the generation; a shift of the time base does not.
-    fn generation_to_store(&self, outcome: &Outcome) -> u64 {
-        match self.stored {
-            Some(stored) if outcome.verdict.charged == 0 && !outcome.changed => stored.generation,
-            _ => self.generation,
-        }
     }
 }

@@ -217,9 +217,9 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let (mut reserved, mut reservations) = (Reserved::default(), None);
         let mut records = false;
         if let Some(asked) = &request.reserve {
-            let mut read = Reservations::read(quota, &loaded, asked);
+            let mut read = Reservations::read(quota, &loaded, request.stored);
             let changed;
-            (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
+            (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, &asked.settle);
             settled |= changed.usage;
             records = changed.records;
             reservations = Some(Box::new(read));

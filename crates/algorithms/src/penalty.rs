@@ -68,9 +68,9 @@ pub(crate) struct Count {
 
 impl Count {
     /// The denials as they stand now, with those that are reported.
-    pub(crate) fn new(request: &PenaltyRequest<'_>, now_ms: u64) -> Self {
+    pub(crate) fn new(request: &PenaltyRequest, stored: Option<&Denials>, now_ms: u64) -> Self {
         let (penalty, now_ms) = (request.penalty, now_ms.min(TIME_MAX_MS));
-        let mut denials = request.stored.copied().unwrap_or_default();
+        let mut denials = stored.copied().unwrap_or_default();
         // The clock stepped back. The times are stored as they are read here: cut again at each reading,
         // they would move along with the clock until it had caught up with them.
         let stepped_back = denials.since_ms > now_ms;

@@ -7,8 +7,8 @@
 //!
 //! `lua/lib/reservations.lua` is the twin.
 
-use crate::Numbers;
 use crate::quota::{Loaded, Quota};
+use crate::{Numbers, check::Stored};
 
 /// Bound: reservations of a bucket that have a record. Beyond it, an older one gives nothing back,
 /// and its excess is charged.
@@ -76,16 +76,12 @@ pub struct CostSettlement {
 }
 
 /// What a check reserves and settles in a bucket with reservations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReserveRequest<'a> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReserveRequest {
     /// The cost is a reservation with this secret.
     pub secret: Option<u64>,
     /// True costs of earlier ones: applied first, whatever the decision.
-    pub settle: &'a [CostSettlement],
-    /// The bucket's reservations.
-    pub stored: Option<&'a Reservations>,
-    /// The generation in the bucket's state; 0 without one.
-    pub seen: u64,
+    pub settle: Vec<CostSettlement>,
     /// Add up what is reserved and not settled yet, which reads every record.
     pub count_open: bool,
 }
@@ -126,12 +122,13 @@ impl Reservations {
     pub(crate) fn read<Q: Quota>(
         quota: &Q,
         loaded: &Loaded<'_, Q>,
-        request: &ReserveRequest<'_>,
+        stored: Option<&Stored>,
     ) -> Self {
         let unit = unit(&quota.numbers());
-        let mut read = request.stored.cloned().unwrap_or_default();
+        let reservations = stored.and_then(|stored| stored.reservations.as_deref());
+        let mut read = reservations.cloned().unwrap_or_default();
         let debt = quota.debt(&loaded.usage);
-        let other = request.seen != 0 && request.seen != read.generation;
+        let other = stored.is_some_and(|of| ![0, read.generation].contains(&of.generation));
         let cut = debt.is_some_and(|debt| debt.cut);
         if read.unit != unit || other || cut || loaded.shifted.is_some() {
             (read.void, read.unit) = (read.count, unit);

@@ -20,7 +20,10 @@ use protocol::{Answer, Check, LimitAnswer, LimitCost, LimitRequest};
 use crate::{
     CheckError, Keys, Refusal, Store, StoreError,
     memory::HeldBuckets,
-    plan::{CheckPlan, Seal, script::ScriptCheck},
+    plan::{
+        CheckPlan, Seal,
+        script::{Bucket, ScriptCheck},
+    },
     random_key,
 };
 
@@ -54,7 +57,7 @@ enum Place {
 struct OnServer {
     store: Arc<dyn Store>,
     run: u64,
-    used: BTreeSet<Vec<u8>>,
+    used: BTreeSet<String>,
 }
 
 /// A request that holds slots or reservations.
@@ -424,7 +427,7 @@ impl Engine {
         let planned = CheckPlan::new(policy, check, &self.keys, seal, at_ms, false)?;
         let verdict = match &mut self.place {
             Place::Memory(held) => held.check(&planned, at_ms)?,
-            Place::Server(server) => server.check(&planned.script_check(), at_ms).await?,
+            Place::Server(server) => server.check(&planned.check, at_ms).await?,
         };
         Ok(planned.answer(policy, &verdict, at_ms))
     }
@@ -437,7 +440,7 @@ impl Engine {
         let Place::Server(OnServer { store, run, used }) = self.place else {
             return Ok(());
         };
-        let used: Vec<&[u8]> = used.iter().map(Vec::as_slice).collect();
+        let used: Vec<&str> = used.iter().map(String::as_str).collect();
         store.end_simulation(run, &used).await
     }
 }
@@ -450,12 +453,9 @@ impl OnServer {
                 limits: Vec::new(),
             });
         }
-        for limit in &check.limits {
-            let keys = [Some(limit.key), limit.reservations, limit.denials];
-            for key in keys.into_iter().flatten() {
-                if !self.used.contains(key) {
-                    self.used.insert(key.to_vec());
-                }
+        for key in check.limits.iter().flat_map(Bucket::keys) {
+            if !self.used.contains(key) {
+                self.used.insert(key.to_owned());
             }
         }
         self.store.simulate(self.run, check, at_ms).await

@@ -106,7 +106,7 @@ impl Checks for MemoryStore {
         Err(StoreError::Unsupported(why.to_owned()).into())
     }
 
-    async fn end_simulation(&self, _run: u64, _buckets: &[&[u8]]) -> Result<(), StoreError> {
+    async fn end_simulation(&self, _run: u64, _buckets: &[&str]) -> Result<(), StoreError> {
         Ok(())
     }
 }
@@ -273,7 +273,7 @@ impl Buckets for MemoryStore {
         let now_ms = (self.clock)();
         let (limit, values) = (credit.limit, credit.values);
         let planned = CheckPlan::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
-        let (Some(bucket), Some(limit)) = (planned.buckets().next(), planned.limit()) else {
+        let (Some(bucket), Some(limit)) = (planned.check.limits.first(), planned.limit()) else {
             return Ok(CreditReport::of_nothing(policy));
         };
         let mut report = lock(&self.buckets).credit(credit, bucket, now_ms)?;

@@ -10,7 +10,7 @@ pub mod telemetry;
 mod check;
 mod keys;
 
-pub use check::{Bucket, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
+pub use check::{CheckPlan, CheckPlanError, Seal, reserves_or_settles};
 pub use edit::{
     EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits, reordered,
 };

@@ -48,7 +48,7 @@ pub trait Checks: Send + Sync + fmt::Debug {
     ) -> Result<Verdict, CheckError>;
 
     /// Deletes buckets of a simulation.
-    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
+    async fn end_simulation(&self, run: u64, buckets: &[&str]) -> Result<(), StoreError>;
 }
 
 /// The records of domains: their limits and overrides, and the edits of them.

@@ -77,13 +77,13 @@ fn denied(times: &[(u64, u64)], limits: &[Proposed]) -> u64 {
                 calendar::at(&tried.algorithm, at_ms)
             })
             .collect();
-        let parts: Vec<Part<'_>> = { algorithms.iter().enumerate() }
-            .map(|(n, algorithm)| Part {
-                stored: states.get(&(user, n)),
-                ..Part::new(algorithm, 1)
-            })
+        let parts = algorithms.iter().map(|algorithm| Part::new(algorithm, 1));
+        let parts: Vec<Part<'_>> = parts.collect();
+        let asked = parts.iter().enumerate();
+        let asked: Vec<_> = asked
+            .map(|(n, part)| (part, states.get(&(user, n)), None))
             .collect();
-        let (verdict, writes) = check(&parts, at_ms, Options::default()).unwrap();
+        let (verdict, writes) = check(&asked, at_ms, Options::default()).unwrap();
         denied += u64::from(!verdict.allowed);
         for (n, write) in writes.into_iter().enumerate() {
             if let (Some(stored), _) = write {

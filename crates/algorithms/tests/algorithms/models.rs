@@ -9,7 +9,7 @@ mod penalties;
 mod slots;
 mod windows;
 
-use algorithms::check::{Options, Part, Stored, check};
+use algorithms::check::{Asked, Options, Stored, check};
 use algorithms::{Decision, Lease, LeaseRequest, LimitVerdict, RetryAfter, Settlement};
 
 use crate::support::{Random, number, part};
@@ -78,8 +78,8 @@ fn lease_request<'a>(
 }
 
 /// Decides a check of one limit; returns what is to be stored, too.
-fn ask(part: Part<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
-    let (mut verdict, mut writes) = check(&[part], now_ms, options).unwrap();
+fn ask(asked: Asked<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
+    let (mut verdict, mut writes) = check(&[asked], now_ms, options).unwrap();
     (verdict.limits.remove(0), writes.remove(0).0)
 }
 

@@ -74,10 +74,11 @@ impl Bucket {
     fn ask(&mut self, cost: u64, free: &[SlotOp]) -> (Decision, Option<SlotOp>) {
         let part = Part {
             generation: self.generation,
-            free,
-            ..part(&self.algorithm, self.stored.as_ref(), cost)
+            free: free.to_vec(),
+            ..part(&self.algorithm, cost)
         };
-        let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();
+        let asked = [(&part, self.stored.as_ref(), None)];
+        let (verdict, mut writes) = check(&asked, self.now_ms, Options::default()).unwrap();
         let limit = &verdict.limits[0];
         self.stored = writes.remove(0).0.or(self.stored.take());
         let slot = limit.slot.map(|slot| SlotOp::free(slot, limit.charged));

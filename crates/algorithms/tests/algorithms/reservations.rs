@@ -44,20 +44,21 @@ impl World {
     fn check(&mut self, cost: u64, secret: Option<u64>, settle: &[CostSettlement]) -> Verdict {
         let costs = ReserveRequest {
             secret,
-            settle,
+            settle: settle.to_vec(),
             ..ReserveRequest::default()
         };
         self.check_by(cost, Some(costs))
     }
 
     /// `costs` is `None` for a limit whose responses state no cost.
-    fn check_by(&mut self, cost: u64, costs: Option<ReserveRequest<'_>>) -> Verdict {
+    fn check_by(&mut self, cost: u64, costs: Option<ReserveRequest>) -> Verdict {
         let part = Part {
             generation: self.generation,
             costs,
-            ..part(&self.algorithm, self.stored.as_ref(), cost)
+            ..part(&self.algorithm, cost)
         };
-        let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();
+        let asked = [(&part, self.stored.as_ref(), None)];
+        let (verdict, mut writes) = check(&asked, self.now_ms, Options::default()).unwrap();
         if let Some((Some(write), _)) = writes.pop() {
             // Records may be written without the state, whose time then stays as it was.
             let before = self.stored.as_ref().map(|stored| &stored.state);

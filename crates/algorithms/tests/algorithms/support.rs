@@ -1,6 +1,6 @@
 //! What several of these tests use.
 
-use algorithms::check::{Part, Stored};
+use algorithms::check::Part;
 use algorithms::{Algorithm, Kind, Parameters};
 
 /// `SplitMix64`: the numbers follow from the seed.
@@ -35,9 +35,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 /// A check of one limit that takes only its cost.
-pub fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64) -> Part<'a> {
+pub fn part<'a>(algorithm: &Algorithm, cost: u64) -> Part<'a> {
     Part {
-        stored,
         cost,
         ..Part::new(algorithm, 1)
     }

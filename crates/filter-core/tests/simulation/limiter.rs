@@ -384,32 +384,32 @@ impl Limiter {
             .iter()
             .map(|found| Change::new(&self.compiled, check, found, now_ms))
             .collect();
-        let parts = matches
-            .iter()
-            .zip(&buckets)
-            .zip(&changes)
-            .map(|((found, bucket), change)| {
-                let name = &found.limit.name;
-                let cost = if skips(check, name) { 0 } else { check.cost };
-                check::Part {
-                    costs: None,
-                    penalty: self.penalties.ask(check, found, bucket),
-                    algorithm: &change.algorithm,
-                    generation: found.limit.generation_of(&found.values),
-                    stored: self.buckets.get(bucket),
-                    cost: units(check, found.limit, &change.algorithm) * cost,
-                    debit: if peek { 0 } else { debit(name) },
-                    debit_serial: change.debit_serial,
-                    lease: Some(change.lease(found, check.proxy)),
-                    free: &change.free,
-                    mode: match found.mode() {
-                        protocol::Mode::Enforce => Mode::Enforce,
-                        _ => Mode::Observe,
-                    },
-                }
-            });
+        let parts = matches.iter().zip(&changes).map(|(found, change)| {
+            let name = &found.limit.name;
+            let cost = if skips(check, name) { 0 } else { check.cost };
+            check::Part {
+                costs: None,
+                penalty: ask_penalty(check, found),
+                algorithm: change.algorithm,
+                generation: found.limit.generation_of(&found.values),
+                cost: units(check, found.limit, &change.algorithm) * cost,
+                debit: if peek { 0 } else { debit(name) },
+                debit_serial: change.debit_serial,
+                lease: Some(change.lease(found, check.proxy)),
+                free: change.free.clone(),
+                mode: match found.mode() {
+                    protocol::Mode::Enforce => Mode::Enforce,
+                    _ => Mode::Observe,
+                },
+            }
+        });
         let parts: Vec<_> = parts.collect();
-        let (verdict, writes) = check::check(&parts, now_ms, forced(peek)).unwrap();
+        let asked = parts.iter().zip(&buckets).map(|(part, bucket)| {
+            let denials = self.penalties.denials.get(bucket);
+            (part, self.buckets.get(bucket), denials)
+        });
+        let asked: Vec<_> = asked.collect();
+        let (verdict, writes) = check::check(&asked, now_ms, forced(peek)).unwrap();
         let limits = matches.iter().zip(&verdict.limits).zip(&changes);
         let mut answer = Answer {
             revision: self.compiled.revision().clone(),
@@ -451,21 +451,13 @@ pub struct Penalties {
     pub reported: u64,
 }
 
-impl Penalties {
-    fn ask(
-        &self,
-        check: &Check,
-        found: &Match<'_, '_>,
-        bucket: &Bucket,
-    ) -> Option<PenaltyRequest<'_>> {
-        let entry = check.limit(&found.limit.name);
-        Some(PenaltyRequest {
-            penalty: found.limit.penalty?,
-            stored: self.denials.get(bucket),
-            reported: entry.map_or(0, |of| of.denied),
-            counts: check.cost > 0 && !entry.is_some_and(|of| of.skip),
-        })
-    }
+fn ask_penalty(check: &Check, found: &Match<'_, '_>) -> Option<PenaltyRequest> {
+    let entry = check.limit(&found.limit.name);
+    Some(PenaltyRequest {
+        penalty: found.limit.penalty?,
+        reported: entry.map_or(0, |of| of.denied),
+        counts: check.cost > 0 && !entry.is_some_and(|of| of.skip),
+    })
 }
 
 /// Costs in responses.

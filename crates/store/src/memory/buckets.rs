@@ -4,13 +4,13 @@ use std::{borrow::Cow, collections::HashMap};
 
 use algorithms::{
     ADAPTIVE_LINGER_MS, BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS, STATE_BYTES, State,
-    check::{Part, Stored, Verdict, check},
+    check::{Asked, Stored, Verdict, check},
 };
 use indexmap::IndexMap;
 
 use crate::{
     CheckError, Credit, CreditReport, Refusal, StoreError,
-    plan::{Bucket, CheckPlan},
+    plan::{CheckPlan, script::Bucket},
 };
 
 /// A bucket in a third of the memory that its state takes elsewhere: a process may hold millions.
@@ -103,22 +103,23 @@ impl HeldBuckets {
         now_ms: u64,
     ) -> Result<Verdict, CheckError> {
         self.make_room(planned, now_ms)?;
-        let held = planned.buckets().map(|bucket| self.stored(&bucket.key));
+        let buckets = &planned.check.limits;
+        let held = buckets.iter().map(|bucket| self.stored(&bucket.key));
         let held: Vec<Option<Cow<'_, Stored>>> = held.collect();
-        let parts = planned.buckets().zip(&held).map(|(bucket, held)| {
-            let denials = bucket.denials();
-            let denials = denials.and_then(|_| self.penalties.get(&bucket.key));
-            bucket.part(held.as_deref(), denials)
+        let asked = buckets.iter().zip(&held).map(|(bucket, held)| {
+            let penalty = bucket.part.penalty.as_ref();
+            let denials = penalty.and_then(|_| self.penalties.get(&bucket.key));
+            (&bucket.part, held.as_deref(), denials)
         });
-        let parts: Vec<Part<'_>> = parts.collect();
+        let asked: Vec<Asked<'_>> = asked.collect();
         let (verdict, writes) =
-            check(&parts, now_ms, planned.options).map_err(|_| CheckError::Stale)?;
-        drop(parts);
+            check(&asked, now_ms, planned.check.options).map_err(|_| CheckError::Stale)?;
+        drop(asked);
         drop(held);
-        let written = planned.buckets().zip(&verdict.limits).zip(writes);
+        let written = buckets.iter().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), (stored, denials)) in written {
-            if let (Some(penalty), Some(denials)) = (bucket.penalty(), denials) {
-                (self.penalties).store(&bucket.key, &penalty, denials, now_ms);
+            if let (Some(of), Some(denials)) = (&bucket.part.penalty, denials) {
+                (self.penalties).store(&bucket.key, &of.penalty, denials, now_ms);
             }
             let Some(stored) = stored else { continue };
             let bucket_now = StoredBucket::new(stored, now_ms, limit.decision.reset_after_ms);
@@ -143,8 +144,8 @@ impl HeldBuckets {
         bucket: &Bucket<'_>,
         now_ms: u64,
     ) -> Result<CreditReport, CheckError> {
-        let algorithm = &bucket.algorithm;
-        let lease = bucket.lease.unwrap_or_default();
+        let algorithm = &bucket.part.algorithm;
+        let lease = bucket.part.lease.unwrap_or_default();
         let asked = |stored: Option<&Stored>| {
             let state = stored.map(|stored| &stored.state);
             let request = BucketRequest {
@@ -157,7 +158,7 @@ impl HeldBuckets {
                 .verdict
                 .decision
         };
-        let penalized = bucket.denials().is_some() && { self.penalties.get(&bucket.key) }
+        let penalized = bucket.denials.is_some() && { self.penalties.get(&bucket.key) }
             .is_some_and(|of| of.until_ms > now_ms);
         let held = self.stored(&bucket.key).map(Cow::into_owned);
         let before = asked(held.as_ref());
@@ -169,7 +170,7 @@ impl HeldBuckets {
             revision: credit.policy.revision().number,
         };
         let newest = held.as_ref().map_or(0, |held| held.generation);
-        if bucket.generation < newest && !credit.force {
+        if bucket.part.generation < newest && !credit.force {
             return Err(CheckError::Stale);
         }
         let held = held.filter(|_| credit.units > 0 && before.reset_after_ms > 0);
@@ -181,10 +182,10 @@ impl HeldBuckets {
         };
         let stored = algorithm.credit_stored(
             &held,
-            bucket.generation,
+            bucket.part.generation,
             (now_ms, lease.ttl_ms),
             credit.units,
-            bucket.reservations().is_some(),
+            bucket.reservations.is_some(),
         );
         let after = asked(Some(&stored));
         report.used = true;
@@ -201,7 +202,7 @@ impl HeldBuckets {
     /// it is decided.
     fn make_room(&mut self, planned: &CheckPlan<'_>, now_ms: u64) -> Result<(), StoreError> {
         // Which of them are new matters only once the map is nearly full.
-        if self.held.len() + planned.buckets().count() <= self.sweep.at {
+        if self.held.len() + planned.check.limits.len() <= self.sweep.at {
             return Ok(());
         }
         let mut needed = self.needed(planned);
@@ -224,9 +225,8 @@ impl HeldBuckets {
 
     /// How many buckets there would be if the check wrote every one that it touches.
     fn needed(&self, planned: &CheckPlan<'_>) -> usize {
-        let new = planned
-            .buckets()
-            .filter(|b| !self.held.contains_key(b.key.as_str()));
+        let new =
+            { planned.check.limits.iter() }.filter(|b| !self.held.contains_key(b.key.as_str()));
         self.held.len() + new.count()
     }
 
@@ -356,7 +356,7 @@ impl Sweep {
 
 #[cfg(test)]
 mod tests {
-    use algorithms::check::Options;
+    use algorithms::check::{Options, Part};
 
     use super::*;
 
@@ -377,7 +377,8 @@ mod tests {
         assert_eq!(size_of::<StoredBucket>(), 56);
         let parameters = algorithms::Parameters::new(algorithms::Kind::TokenBucket, 10, 1000);
         let algorithm = algorithms::Algorithm::new(&parameters).unwrap();
-        let (_, writes) = check(&[Part::new(&algorithm, 3)], 5000, Options::default()).unwrap();
+        let part = Part::new(&algorithm, 3);
+        let (_, writes) = check(&[(&part, None, None)], 5000, Options::default()).unwrap();
         let [(Some(stored), None)] = writes.as_slice() else {
             panic!("nothing is stored");
         };

@@ -2,12 +2,12 @@
 
 mod service;
 
-use std::{fmt, ops::RangeFrom, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use algorithms::{
-    Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, LimitVerdict, Penalty,
-    Reservation, ReserveRequest, RetryAfter, SlotAct, SlotId, SlotOp,
-    check::{Options, Part, PenaltyRequest, Stored, Verdict},
+    Algorithm, InFlightSlot, Kind, LeaseRequest, LimitVerdict, Reservation, ReserveRequest,
+    RetryAfter, SlotAct, SlotId, SlotOp,
+    check::{Options, Part, PenaltyRequest, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
@@ -15,7 +15,7 @@ use ring::hmac;
 
 use crate::plan::{
     Keys,
-    script::{ScriptCheck, ScriptLimit},
+    script::{Bucket, ScriptCheck},
 };
 
 /// One check, ready to be decided.
@@ -25,8 +25,12 @@ pub struct CheckPlan<'p> {
     parts: Vec<LimitPlan<'p>>,
     /// For Envoy's rate limit service: how many of the parts belong to each descriptor.
     counts: Vec<usize>,
-    /// Peek and force.
-    pub options: Options,
+    /// Whether its limits with `quota_mode` deny it together.
+    together: bool,
+    /// What seals its reservations.
+    seal: Option<&'p Seal>,
+    /// The buckets to check, each once, in the order of the verdict.
+    pub check: ScriptCheck<'p>,
 }
 
 /// One limit's part in a check.
@@ -35,19 +39,15 @@ struct LimitPlan<'p> {
     limit: &'p Limit,
     values: Vec<Option<Vec<u8>>>,
     mode: Mode,
-    what: Target<'p>,
+    what: Target,
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are buckets, and a box of each would be an allocation for each check"
-)]
-enum Target<'p> {
-    /// A bucket decides.
-    Bucket(Bucket<'p>),
-    /// The bucket at this index, which other parts of the check charge as well.
-    Same(usize, Box<Bucket<'p>>),
+enum Target {
+    /// The bucket at this index decides.
+    Bucket(usize),
+    /// The bucket at this index, which other parts of the check charge as well, and this part's numbers.
+    Same(usize, Box<Algorithm>),
     /// The request lacks an entry without which the limit lets nothing pass.
     Missing,
     /// An override lifts the limit.
@@ -106,13 +106,14 @@ impl<'p> CheckPlan<'p> {
         {
             return Err(CheckPlanError::UnknownLimit(unknown.clone()));
         }
+        let mut buckets = Vec::new();
         let planned = |found: Match<'p, '_>| {
             let name = &found.limit.name;
             let entry = check.limit(name);
             let skips = entry.is_some_and(|entry| entry.skip && !entry.acts());
             let wanted = (check.only.is_empty() || check.only.contains(name)) && !skips;
             let query = Query::Check(check, entry, seal);
-            wanted.then(|| LimitPlan::new(policy, found, query, keys, now_ms))
+            wanted.then(|| LimitPlan::new(policy, found, query, keys, now_ms, &mut buckets))
         };
         let matches = policy.matching(&check.descriptor, now_ms).into_iter();
         let parts: Vec<LimitPlan<'p>> = matches.filter_map(planned).collect();
@@ -127,18 +128,15 @@ impl<'p> CheckPlan<'p> {
         // The check is denied in any case, so it charges nothing; it still queries the other
         // buckets, so that the answer names every limit that denies.
         let refused = parts.iter().any(LimitPlan::refuses);
-        Ok(Self {
-            parts,
-            counts: Vec::new(),
-            options: Options {
-                peek: check.peek,
-                denied: refused,
-                // A check that is refused is not repeated.
-                patience_ms: if refused { 0 } else { check.patience_ms },
-                force,
-                ..Options::default()
-            },
-        })
+        let options = Options {
+            peek: check.peek,
+            denied: refused,
+            // A check that is refused is not repeated.
+            patience_ms: if refused { 0 } else { check.patience_ms },
+            force,
+            ..Options::default()
+        };
+        Ok(Self::of(parts, buckets, options, seal))
     }
 
     /// A peek at one bucket.
@@ -169,36 +167,35 @@ impl<'p> CheckPlan<'p> {
             suppresses: false,
             missing: None,
         };
-        Ok(Self {
-            parts: vec![LimitPlan::new(
-                policy,
-                found,
-                Query::Peek(cost),
-                keys,
-                now_ms,
-            )],
+        let (query, mut buckets) = (Query::Peek(cost), Vec::new());
+        let parts = vec![LimitPlan::new(
+            policy,
+            found,
+            query,
+            keys,
+            now_ms,
+            &mut buckets,
+        )];
+        let options = Options {
+            peek: true,
+            force: true,
+            ..Options::default()
+        };
+        Ok(Self::of(parts, buckets, options, None))
+    }
+
+    fn of(
+        parts: Vec<LimitPlan<'p>>,
+        limits: Vec<Bucket<'p>>,
+        options: Options,
+        seal: Option<&'p Seal>,
+    ) -> Self {
+        Self {
+            parts,
             counts: Vec::new(),
-            options: Options {
-                peek: true,
-                force: true,
-                ..Options::default()
-            },
-        })
-    }
-
-    /// The buckets to check, in the order of the verdict.
-    pub fn buckets(&self) -> impl Iterator<Item = &Bucket<'p>> {
-        self.parts.iter().filter_map(|part| match &part.what {
-            Target::Bucket(bucket) => Some(bucket),
-            Target::Same(..) | Target::Missing | Target::Unlimited => None,
-        })
-    }
-
-    /// The check as the script takes it.
-    pub fn script_check(&self) -> ScriptCheck<'_> {
-        ScriptCheck {
-            limits: self.buckets().map(Bucket::script_limit).collect(),
-            options: self.options,
+            together: false,
+            seal,
+            check: ScriptCheck { limits, options },
         }
     }
 
@@ -215,10 +212,11 @@ impl<'p> CheckPlan<'p> {
         })
     }
 
-    /// The limit of the bucket at an index of [`CheckPlan::buckets`], for messages.
+    /// The limit of the bucket at an index of the check, for messages.
     pub fn limit_name(&self, bucket: usize) -> Option<&Name> {
-        let with_bucket = |part: &&LimitPlan<'_>| matches!(part.what, Target::Bucket(_));
-        let part = self.parts.iter().filter(with_bucket).nth(bucket)?;
+        let with_bucket =
+            |part: &&LimitPlan<'_>| matches!(part.what, Target::Bucket(at) if at == bucket);
+        let part = self.parts.iter().find(with_bucket)?;
         Some(&part.limit.name)
     }
 
@@ -234,10 +232,10 @@ impl<'p> CheckPlan<'p> {
     /// The verdicts of the buckets as an answer. `verdict` has one entry per bucket.
     pub fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
         let refused = self.parts.iter().any(LimitPlan::refuses);
-        let together: Vec<bool> = self.parts.iter().map(LimitPlan::denies_together).collect();
-        let mut buckets = 0..;
+        let together = |part: &LimitPlan<'_>| self.together && part.limit.has_quota_mode();
+        let together: Vec<bool> = self.parts.iter().map(together).collect();
         let parts = self.parts.into_iter();
-        let limits = parts.map(|part| part.answer(&mut buckets, &verdict.limits));
+        let limits = parts.map(|part| part.answer(&self.check.limits, &verdict.limits, self.seal));
         let mut answer = Answer {
             revision: policy.revision().clone(),
             now_ms,
@@ -245,7 +243,7 @@ impl<'p> CheckPlan<'p> {
             limits: limits.collect(),
             parts: self.counts,
         };
-        if together.contains(&true) {
+        if self.together {
             service::show_who_denied(&mut answer, &together);
         }
         answer
@@ -259,6 +257,7 @@ impl<'p> LimitPlan<'p> {
         asked: Query<'p>,
         keys: &Keys,
         now_ms: u64,
+        buckets: &mut Vec<Bucket<'p>>,
     ) -> Self {
         let limit = found.limit;
         // Together with others, such a limit may still deny.
@@ -276,9 +275,8 @@ impl<'p> LimitPlan<'p> {
             None => Target::Unlimited,
             Some(quota) => {
                 let algorithm = calendar::at(&quota, now_ms);
-                Target::Bucket(Bucket::new(
-                    policy, limit, &values, &algorithm, asked, mode, keys,
-                ))
+                buckets.push(asked.bucket(policy, limit, &values, &algorithm, mode, keys));
+                Target::Bucket(buckets.len() - 1)
             }
         };
         Self {
@@ -286,15 +284,6 @@ impl<'p> LimitPlan<'p> {
             values,
             mode,
             what,
-        }
-    }
-
-    /// Whether it denies the check together with others.
-    fn denies_together(&self) -> bool {
-        match &self.what {
-            Target::Bucket(bucket) => bucket.mode == algorithms::check::Mode::Together,
-            Target::Same(_, bucket) => bucket.mode == algorithms::check::Mode::Together,
-            Target::Missing | Target::Unlimited => false,
         }
     }
 
@@ -458,128 +447,86 @@ fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
 
 // ---- A bucket of a check, with its numbers.
 
-/// A bucket that a check touches: what its [`Part`] borrows, and its keys.
-#[derive(Debug)]
-pub struct Bucket<'p> {
-    /// Its key.
-    pub key: String,
-    /// The limit's numbers, or those of the bucket's override.
-    pub algorithm: Algorithm,
-    /// The generation they belong to.
-    pub generation: u64,
-    cost: u64,
-    debit: u64,
-    debit_serial: Option<u64>,
-    /// What the check wants of leases, and settles.
-    pub lease: Option<LeaseRequest<'p>>,
-    costs: Option<Box<BucketCosts>>,
-    /// The key of its denials, and when it is penalized.
-    penalty: Option<Box<(String, PenaltyRequest<'p>)>>,
-    free: Vec<SlotOp>,
-    mode: algorithms::check::Mode,
-}
-
-impl<'p> Bucket<'p> {
-    fn new(
+impl<'c> Query<'c> {
+    fn bucket(
+        self,
         policy: &Compiled,
         limit: &Limit,
         values: &[Option<Vec<u8>>],
         algorithm: &Algorithm,
-        asked: Query<'p>,
         mode: Mode,
         keys: &Keys,
-    ) -> Self {
+    ) -> Bucket<'c> {
         let owing = algorithm.owing_beyond();
         let algorithm = if limit.settles() { &owing } else { algorithm };
         let kind = algorithm.kind();
-        let (debit, debit_serial) = asked.debit(limit, kind);
+        let (debit, debit_serial) = self.debit(limit, kind);
         let key = keys.bucket_of(policy.domain(), limit, values);
-        let costs = limit.response_price().map(|price| {
-            let key = keys.reservations_of(&key);
-            Box::new(BucketCosts::new(key, price, asked))
-        });
-        let penalty = limit.penalty.map(|penalty| {
-            let request = PenaltyRequest {
-                penalty,
-                stored: None,
-                reported: asked.denied(),
-                counts: asked.cost(kind) > 0,
-            };
-            Box::new((keys.denials_of(&key), request))
-        });
-        Self {
-            key,
-            costs,
-            penalty,
-            algorithm: asked.algorithm(algorithm),
+        let price = limit.response_price();
+        let reservations = price.map(|_| keys.reservations_of(&key));
+        let priced = price.zip(reservations.as_deref());
+        let part = Part {
+            algorithm: self.algorithm(algorithm),
             generation: limit.generation_of(values),
             cost: match kind {
-                Kind::Concurrency => asked.cost(kind).min(1),
-                _ => asked.units(limit, algorithm),
+                Kind::Concurrency => self.cost(kind).min(1),
+                _ => self.units(limit, algorithm),
             },
             debit,
             debit_serial,
-            lease: asked.lease(limit, algorithm),
-            free: asked.slots(limit.reset_generation_of(values), algorithm),
+            lease: self.lease(limit, algorithm),
+            free: self.slots(limit.reset_generation_of(values), algorithm),
+            costs: priced.map(|(price, key)| self.costs(price, key)),
+            penalty: limit.penalty.map(|penalty| PenaltyRequest {
+                penalty,
+                reported: self.denied(),
+                counts: self.cost(kind) > 0,
+            }),
             mode: match mode {
                 // `CheckPlan::of_service` changes it where limits deny together.
                 Mode::Enforce => algorithms::check::Mode::Enforce,
                 Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
             },
+        };
+        Bucket {
+            denials: part.penalty.map(|_| keys.denials_of(&key)),
+            key,
+            reservations,
+            part,
         }
     }
 
-    /// The bucket's part in the check, with what is stored of it.
-    pub fn part<'a>(
-        &'a self,
-        stored: Option<&'a Stored>,
-        denials: Option<&'a Denials>,
-    ) -> Part<'a> {
-        Part {
-            algorithm: &self.algorithm,
-            generation: self.generation,
-            stored,
-            cost: self.cost,
-            debit: self.debit,
-            debit_serial: self.debit_serial,
-            lease: self.lease,
-            free: &self.free,
-            costs: self.costs.as_deref().map(BucketCosts::request),
-            penalty: self.penalty.as_deref().map(|(_, penalty)| PenaltyRequest {
-                stored: denials,
-                ..*penalty
-            }),
-            mode: self.mode,
+    /// What it reserves and settles in the bucket whose reservations have this key.
+    fn costs(self, price: &ResponsePrice, key: &str) -> ReserveRequest {
+        let Self::Check(check, entry, seal) = self else {
+            return ReserveRequest {
+                count_open: matches!(self, Self::Peek(_)),
+                ..ReserveRequest::default()
+            };
+        };
+        let own = entry.and_then(|entry| entry.cost);
+        let reserves = own.map_or(check.reserve, |cost| cost.reserve);
+        let id = check.slot.filter(|_| reserves).map(SlotId::bounded);
+        let settle = entry.into_iter().flat_map(|entry| &entry.settle);
+        let settle = settle.map(|settled| {
+            let mut settled = *settled;
+            settled.units = price.cut(settled.units);
+            let reservation = &mut settled.reservation;
+            if seal.is_none_or(|seal| seal.of(key, reservation) != reservation.seal) {
+                // Without its record, a reservation that was made up has no excess.
+                reservation.units = settled.units;
+            }
+            settled
+        });
+        ReserveRequest {
+            secret: id.map(|id| id.secret),
+            settle: settle.collect(),
+            count_open: false,
         }
-    }
-
-    /// The bucket as a script takes it.
-    pub fn script_limit(&self) -> ScriptLimit<'_> {
-        ScriptLimit {
-            key: self.key.as_bytes(),
-            reservations: self.reservations().map(str::as_bytes),
-            denials: self.denials().map(str::as_bytes),
-            part: self.part(None, None),
-        }
-    }
-
-    /// The key of its reservations, if its limit's responses state their cost.
-    pub fn reservations(&self) -> Option<&str> {
-        self.costs.as_deref().map(|costs| costs.key.as_str())
-    }
-
-    /// When its limit penalizes it.
-    pub fn penalty(&self) -> Option<Penalty> {
-        self.penalty.as_deref().map(|(_, request)| request.penalty)
-    }
-
-    /// The key of its denials, if its limit has a penalty.
-    pub fn denials(&self) -> Option<&str> {
-        self.penalty.as_deref().map(|(key, _)| key.as_str())
     }
 }
 
-// ---- What a check reserves and settles at a limit whose responses state their cost.
+// ---- What makes a reservation one that a limiter gave.
 
 /// Seals the names of reservations, so that nobody can make one up.
 ///
@@ -619,83 +566,15 @@ impl fmt::Debug for Seal {
     }
 }
 
-/// The reservations and settlements of one bucket.
-#[derive(Debug)]
-struct BucketCosts {
-    /// The key of its reservations.
-    key: String,
-    /// `None`: the check neither reserves nor settles.
-    seal: Option<Seal>,
-    secret: Option<u64>,
-    settle: Vec<CostSettlement>,
-    count_open: bool,
-}
-
-impl BucketCosts {
-    fn new(key: String, price: &ResponsePrice, asked: Query<'_>) -> Self {
-        let Query::Check(check, entry, seal) = asked else {
-            return Self {
-                key,
-                seal: None,
-                secret: None,
-                settle: Vec::new(),
-                count_open: matches!(asked, Query::Peek(_)),
-            };
-        };
-        let own = entry.and_then(|entry| entry.cost);
-        let reserves = own.map_or(check.reserve, |cost| cost.reserve);
-        let id = check.slot.filter(|_| reserves).map(SlotId::bounded);
-        let settle = entry.into_iter().flat_map(|entry| &entry.settle);
-        let settle = settle.map(|settled| {
-            let mut settled = *settled;
-            settled.units = price.cut(settled.units);
-            let reservation = &mut settled.reservation;
-            if seal.is_none_or(|seal| seal.of(&key, reservation) != reservation.seal) {
-                // Without its record, a reservation that was made up has no excess.
-                reservation.units = settled.units;
-            }
-            settled
-        });
-        let settle = settle.collect();
-        Self {
-            key,
-            seal: seal.cloned(),
-            secret: id.map(|id| id.secret),
-            settle,
-            count_open: false,
-        }
-    }
-
-    fn request(&self) -> ReserveRequest<'_> {
-        ReserveRequest {
-            secret: self.secret,
-            settle: &self.settle,
-            count_open: self.count_open,
-            ..ReserveRequest::default()
-        }
-    }
-
-    /// The name of a reservation that was made.
-    fn reservation(&self, number: u64, units: u64) -> Option<Reservation> {
-        let reservation = Reservation {
-            secret: self.secret.filter(|_| number > 0)?,
-            number,
-            units,
-            seal: 0,
-        };
-        let seal = self.seal.as_ref();
-        Some(Reservation {
-            seal: seal.map_or(0, |seal| seal.of(&self.key, &reservation)),
-            ..reservation
-        })
-    }
-}
-
 // ---- The verdict on one limit as its part of an answer.
 
 impl LimitPlan<'_> {
-    /// `buckets` counts the buckets of the parts before.
-    fn answer(self, buckets: &mut RangeFrom<usize>, verdicts: &[LimitVerdict]) -> LimitAnswer {
+    fn answer(
+        self,
+        buckets: &[Bucket<'_>],
+        verdicts: &[LimitVerdict],
+        seal: Option<&Seal>,
+    ) -> LimitAnswer {
         let mut answer = LimitAnswer {
             generation: self.limit.generation_of(&self.values),
             bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
@@ -710,20 +589,39 @@ impl LimitPlan<'_> {
                 answer.verdict.decision.retry_after = RetryAfter::Never;
                 answer.limit = Some(0);
             }
-            Target::Bucket(bucket) => {
-                let verdict = buckets.next().and_then(|at| verdicts.get(at));
-                fill(&mut answer, &bucket.algorithm, verdict);
-                let (number, units) = (answer.verdict.reserved.number, answer.verdict.charged);
-                let costs = bucket.costs.as_deref();
-                answer.reservation = costs.and_then(|c| c.reservation(number, units));
-                if bucket.algorithm.kind() == Kind::Concurrency {
-                    complete(&mut answer);
+            Target::Bucket(at) => {
+                if let Some(bucket) = buckets.get(at) {
+                    fill(&mut answer, &bucket.part.algorithm, verdicts.get(at));
+                    answer.reservation = reservation(bucket, &answer.verdict, seal);
+                    if bucket.part.algorithm.kind() == Kind::Concurrency {
+                        complete(&mut answer);
+                    }
                 }
             }
-            Target::Same(at, bucket) => fill(&mut answer, &bucket.algorithm, verdicts.get(at)),
+            Target::Same(at, algorithm) => fill(&mut answer, &algorithm, verdicts.get(at)),
         }
         answer
     }
+}
+
+/// The name of a reservation that was made.
+fn reservation(
+    bucket: &Bucket<'_>,
+    verdict: &LimitVerdict,
+    seal: Option<&Seal>,
+) -> Option<Reservation> {
+    let costs = bucket.part.costs.as_ref()?;
+    let number = verdict.reserved.number;
+    let mut reservation = Reservation {
+        secret: costs.secret.filter(|_| number > 0)?,
+        number,
+        units: verdict.charged,
+        seal: 0,
+    };
+    if let Some((seal, key)) = seal.zip(bucket.reservations.as_deref()) {
+        reservation.seal = seal.of(key, &reservation);
+    }
+    Some(reservation)
 }
 
 /// The longest `retry_after` of a limit on requests in flight: a request may end at any moment.

@@ -171,10 +171,8 @@ impl Keys {
     }
 
     /// A bucket of a simulation, with a name of the author's choice.
-    pub fn simulated(&self, run: u64, bucket: &[u8]) -> Vec<u8> {
-        let mut key = format!("{}sim:{{{run:016x}}}:", self.prefix).into_bytes();
-        key.extend(bucket);
-        key
+    pub fn simulated(&self, run: u64, bucket: &str) -> String {
+        format!("{}sim:{{{run:016x}}}:{bucket}", self.prefix)
     }
 
     /// The field of an override: its values in the order of `per`.

@@ -21,28 +21,34 @@ pub use refund::{
 
 // ---- What the check script decides: one request, against limits.
 
-/// One limit of a check: its part, and the keys of its bucket, which are in one slot.
-#[derive(Clone, Copy, Debug)]
-pub struct ScriptLimit<'a> {
-    /// The bucket's key.
-    pub key: &'a [u8],
+/// A bucket that a check touches: the part of its limit, and its keys, which are in one slot.
+#[derive(Clone, Debug)]
+pub struct Bucket<'a> {
+    /// Its key.
+    pub key: String,
     /// The key of its reservations, where the part has costs.
-    pub reservations: Option<&'a [u8]>,
+    pub reservations: Option<String>,
     /// The key of its denials, where the part has a penalty.
-    pub denials: Option<&'a [u8]>,
-    /// Its numbers. What is stored is not in it: the script reads that.
+    pub denials: Option<String>,
+    /// Its numbers.
     pub part: Part<'a>,
 }
 
-impl<'a> ScriptLimit<'a> {
-    /// A limit without costs and penalty.
-    pub fn new(key: &'a [u8], part: Part<'a>) -> Self {
+impl<'a> Bucket<'a> {
+    /// That of a limit without costs and penalty.
+    pub fn new(key: impl Into<String>, part: Part<'a>) -> Self {
         Self {
-            key,
+            key: key.into(),
             reservations: None,
             denials: None,
             part,
         }
+    }
+
+    /// All its keys.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let beside = [&self.reservations, &self.denials].into_iter().flatten();
+        std::iter::once(&self.key).chain(beside).map(String::as_str)
     }
 }
 
@@ -50,7 +56,7 @@ impl<'a> ScriptLimit<'a> {
 #[derive(Clone, Debug)]
 pub struct ScriptCheck<'a> {
     /// In the order of the answer.
-    pub limits: Vec<ScriptLimit<'a>>,
+    pub limits: Vec<Bucket<'a>>,
     /// Peek and force.
     pub options: Options,
 }
@@ -159,7 +165,7 @@ const FORMS_COMPARED: usize = 8;
 
 /// Lays out a batch of checks, to be decided in this order. A form that several checks have is
 /// encoded once.
-pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
+pub fn encode<'a>(checks: &[&'a ScriptCheck<'_>], clock: Clock) -> ScriptCall<'a> {
     let limits = checks.iter().map(|check| check.limits.len()).sum();
     let mut keys = Vec::with_capacity(limits);
     let mut args = Vec::with_capacity(32 + checks.len());
@@ -167,10 +173,16 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let mut forms = Vec::new();
     let mut asked = Vec::with_capacity(checks.len());
     for check in checks {
-        keys.extend(check.limits.iter().map(|limit| limit.key));
+        keys.extend(check.limits.iter().map(|limit| limit.key.as_bytes()));
         for limit in &check.limits {
-            keys.extend(limit.part.costs.and(limit.reservations));
-            keys.extend(limit.part.penalty.and(limit.denials));
+            let reservations = limit.part.costs.as_ref().and(limit.reservations.as_ref());
+            let denials = limit.part.penalty.as_ref().and(limit.denials.as_ref());
+            keys.extend(
+                reservations
+                    .into_iter()
+                    .chain(denials)
+                    .map(String::as_bytes),
+            );
         }
         let start = args.len();
         encode_form(&mut args, check);
@@ -222,19 +234,19 @@ const COUNT_OPEN: i64 = -2;
 /// Appends the form of a check: everything but its keys.
 fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     args.extend([flags(check), integer(check.limits.len())]);
-    for ScriptLimit { part, .. } in &check.limits {
+    for Bucket { part, .. } in &check.limits {
         let numbers = part.algorithm.numbers();
         let observed = match part.mode {
             Mode::Enforce => 0,
             Mode::Observe => OBSERVED,
             Mode::Together => OBSERVED + TOGETHER,
         };
-        let leased = part.lease.map_or(0, |_| LEASED);
+        let leased = part.lease.as_ref().map_or(0, |_| LEASED);
         let freeing = if part.free.is_empty() { 0 } else { FREEING };
-        let priced = part.costs.map_or(0, |_| PRICED);
-        let penalizing = part.penalty.map_or(0, |_| PENALIZING);
+        let priced = part.costs.as_ref().map_or(0, |_| PRICED);
+        let penalizing = part.penalty.as_ref().map_or(0, |_| PENALIZING);
         args.extend([
-            encode_kind(part.algorithm) + observed + leased + freeing + priced + penalizing,
+            encode_kind(&part.algorithm) + observed + leased + freeing + priced + penalizing,
             exact(part.generation),
             exact(part.cost),
             exact(part.debit),
@@ -248,7 +260,7 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         }
         if !part.free.is_empty() {
             args.push(integer(part.free.len()));
-            for op in part.free {
+            for op in &part.free {
                 args.extend(named(&op.slot));
                 args.push(act(op.act, part.algorithm.kind()));
             }
@@ -260,7 +272,6 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
             penalty,
             reported,
             counts,
-            ..
         }) = &part.penalty
         {
             let reported = exact(*reported);
@@ -273,7 +284,7 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 if *counts { reported } else { -1 - reported },
             ]);
         }
-        encode_own(args, part.algorithm, part.debit_serial);
+        encode_own(args, &part.algorithm, part.debit_serial);
     }
 }
 
@@ -319,11 +330,11 @@ fn flags(check: &ScriptCheck<'_>) -> i64 {
     peek + force + debits + denied + patience
 }
 
-fn encode_costs(args: &mut Vec<i64>, costs: &ReserveRequest<'_>) {
+fn encode_costs(args: &mut Vec<i64>, costs: &ReserveRequest) {
     let unreserved = if costs.count_open { COUNT_OPEN } else { -1 };
     let secret = costs.secret.map_or(unreserved, exact);
     args.extend([secret, integer(costs.settle.len())]);
-    for settlement in costs.settle {
+    for settlement in &costs.settle {
         args.extend([
             exact(settlement.reservation.number),
             exact(settlement.reservation.secret),
@@ -434,7 +445,7 @@ const CHARGED: i64 = 4;
 ///
 /// # Errors
 /// [`MalformedReply`] where it is not one.
-pub fn decode(reply: &[u8], checks: &[ScriptCheck<'_>]) -> Result<ScriptReply, MalformedReply> {
+pub fn decode(reply: &[u8], checks: &[&ScriptCheck<'_>]) -> Result<ScriptReply, MalformedReply> {
     let mut numbers = unpack(reply)?.into_iter();
     let now_ms = unsigned(numbers.next().ok_or(MalformedReply)?)?;
     let mut results = Vec::with_capacity(checks.len());
@@ -499,7 +510,7 @@ fn limit_verdict(
         Some(_) => adaptive(numbers, peek)?,
         None => (None, None),
     };
-    let reserved = match part.costs {
+    let reserved = match &part.costs {
         Some(_) => reserved(numbers)?,
         None => Reserved::default(),
     };
@@ -694,9 +705,9 @@ impl ScriptCheck<'_> {
         limits
             .map(|limit| {
                 let part = &limit.part;
-                let settlements = part.costs.map_or(0, |costs| costs.settle.len());
-                weight(part.algorithm, part.lease.is_some())
-                    + settled_weight(part.algorithm, part.free.len(), settlements)
+                let settlements = part.costs.as_ref().map_or(0, |costs| costs.settle.len());
+                weight(&part.algorithm, part.lease.is_some())
+                    + settled_weight(&part.algorithm, part.free.len(), settlements)
                     + more_keys_weight(part.costs.is_some(), part.penalty.is_some())
             })
             .sum()
@@ -705,7 +716,7 @@ impl ScriptCheck<'_> {
 
 /// Cuts a list of checks so that no part weighs more than [`CALL_MAX`], unless it is one check. Calls are
 /// pipelined, so larger ones gain little, and a call blocks the server.
-pub fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>]> {
+pub fn in_batches<'a, 'c>(checks: &'a [&'c ScriptCheck<'c>]) -> Vec<&'a [&'c ScriptCheck<'c>]> {
     let mut batches = Vec::new();
     let mut rest = checks;
     while !rest.is_empty() {
@@ -731,25 +742,22 @@ mod tests {
         Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap()
     }
 
-    fn check<'a>(algorithm: &'a Algorithm, key: &'a [u8], cost: u64) -> ScriptCheck<'a> {
+    fn check(key: &str, cost: u64) -> ScriptCheck<'static> {
+        let part = Part {
+            cost,
+            ..Part::new(&algorithm(), 7)
+        };
         ScriptCheck {
-            limits: vec![ScriptLimit::new(
-                key,
-                Part {
-                    cost,
-                    ..Part::new(algorithm, 7)
-                },
-            )],
+            limits: vec![Bucket::new(key, part)],
             options: Options::default(),
         }
     }
 
     #[test]
     fn what_is_asked_again_is_said_once() {
-        let algorithm = algorithm();
         let checks = [("a", 1), ("b", 2), ("c", 1)];
-        let checks = checks.map(|(key, cost)| check(&algorithm, key.as_bytes(), cost));
-        let call = encode(&checks, Clock::Server);
+        let checks = checks.map(|(key, cost)| check(key, cost));
+        let call = encode(&checks.each_ref(), Clock::Server);
         assert_eq!(call.keys, [b"a", b"b", b"c"]);
         let forms = [
             [0, 1, 1, 7, 1, 0, 10, 100, 1, 0],
@@ -763,12 +771,9 @@ mod tests {
 
     #[test]
     fn forms_beyond_those_compared_are_said_again() {
-        let algorithm = algorithm();
         let costs = (0..=FORMS_COMPARED).chain([1, 0]);
-        let checks: Vec<_> = costs
-            .map(|cost| check(&algorithm, b"k", cost as u64))
-            .collect();
-        let call = encode(&checks, Clock::Server);
+        let checks: Vec<_> = costs.map(|cost| check("k", cost as u64)).collect();
+        let call = encode(&checks.iter().collect::<Vec<_>>(), Clock::Server);
         let last = integer(FORMS_COMPARED) + 2;
         assert_eq!(call.args[1], last);
         assert!(call.args.ends_with(&[last - 1, 2, last]), "{:?}", call.args);
@@ -802,7 +807,7 @@ mod packed_tests {
 mod weight_tests {
     use algorithms::{CostSettlement, Parameters, Reservation, check::Options};
 
-    use super::{ScriptLimit, *};
+    use super::{Bucket, *};
 
     fn algorithm(kind: Kind, sub_windows: Option<u64>) -> Algorithm {
         let parameters = Parameters {
@@ -824,10 +829,10 @@ mod weight_tests {
         let queue = queue.unwrap();
         let check = |limits: &[&'static str]| {
             let of = |name: &&str| match *name {
-                "plain" => ScriptLimit::new(b"k", Part::new(&plain, 1)),
-                "log" => ScriptLimit::new(b"k", Part::new(&log, 1)),
-                "queue" => ScriptLimit::new(b"k", Part::new(&queue, 1)),
-                _ => ScriptLimit::new(b"k", Part::new(&heavy, 1)),
+                "plain" => Bucket::new("k", Part::new(&plain, 1)),
+                "log" => Bucket::new("k", Part::new(&log, 1)),
+                "queue" => Bucket::new("k", Part::new(&queue, 1)),
+                _ => Bucket::new("k", Part::new(&heavy, 1)),
             };
             ScriptCheck {
                 limits: limits.iter().map(of).collect(),
@@ -836,7 +841,8 @@ mod weight_tests {
         };
         assert!(in_batches(&[]).is_empty());
         let sizes = |checks: &[ScriptCheck<'_>]| -> Vec<usize> {
-            let batches = in_batches(checks);
+            let checks: Vec<&ScriptCheck<'_>> = checks.iter().collect();
+            let batches = in_batches(&checks);
             assert_eq!(batches.concat().len(), checks.len());
             batches.iter().map(|batch| batch.len()).collect()
         };
@@ -850,7 +856,7 @@ mod weight_tests {
             units: 1,
         };
         let costs = ReserveRequest {
-            settle: &[settlement],
+            settle: vec![settlement],
             ..ReserveRequest::default()
         };
         let mut settling = check(&["heavy"]);

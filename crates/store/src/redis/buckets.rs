@@ -11,8 +11,8 @@ use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, Diagnostics, EditError, Inspection, KeyScan,
     LimitOf, ListedBucket, Page, ResetOf, ResetReport, ResetScope, Signature, StoreError,
     plan::{
-        Bucket, CheckPlan, edit,
-        script::{self, Clock, Credited},
+        CheckPlan, edit,
+        script::{self, Bucket, Clock, Credited},
     },
     scripts::{BUCKET_RESET, CREDIT},
 };
@@ -32,10 +32,10 @@ impl Buckets for RedisStore {
         let now_ms = self.now_ms().await?;
         let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), now_ms)?;
         let key = planned.key_of(policy.domain(), self.keys());
-        let verdict = if planned.buckets().next().is_some() {
-            self.decide(&[&planned]).await.pop()
-        } else {
+        let verdict = if planned.check.limits.is_empty() {
             None
+        } else {
+            self.decide(&[&planned]).await.pop()
         };
         let answer = match verdict {
             Some(verdict) => {
@@ -161,7 +161,7 @@ impl Buckets for RedisStore {
         let (limit, values) = (credit.limit, credit.values);
         let now_ms = self.now_ms().await?;
         let planned = CheckPlan::of_bucket(policy, limit, values, 0, self.keys(), now_ms)?;
-        let Some(bucket) = planned.buckets().next() else {
+        let Some(bucket) = planned.check.limits.first() else {
             return Ok(CreditReport::of_nothing(policy));
         };
         let mut report = self.credit_bucket(credit, bucket).await?;
@@ -263,15 +263,13 @@ impl RedisStore {
         credit: &Credit<'_>,
         bucket: &Bucket<'_>,
     ) -> Result<CreditReport, EditError> {
-        let call = script::encode_credit(
-            &script::Credit {
-                limit: bucket.script_limit(),
-                units: credit.units,
-                peek: credit.peek,
-                force: credit.force,
-            },
-            Clock::Server,
-        );
+        let call = script::Credit {
+            bucket: bucket.clone(),
+            units: credit.units,
+            peek: credit.peek,
+            force: credit.force,
+        };
+        let call = script::encode_credit(&call, Clock::Server);
         let call = Request::call(&CREDIT, &call.keys, &call.args);
         let numbers = value::integers(self.control_script(&call).await?)?;
         match script::decode_credited(&numbers) {

@@ -12,7 +12,7 @@ use crate::{
     CheckError, Checks, StoreError,
     plan::{
         CheckPlan, reserves_or_settles,
-        script::{self, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
+        script::{self, Clock, ScriptCheck, ScriptError, ScriptReply},
     },
     scripts::CHECK,
 };
@@ -50,14 +50,14 @@ impl Checks for RedisStore {
         let asked: Vec<&CheckPlan<'_>> = plans
             .iter()
             .flatten()
-            .filter(|planned| planned.buckets().next().is_some())
+            .filter(|planned| !planned.check.limits.is_empty())
             .collect();
         let mut verdicts = self.decide(&asked).await.into_iter();
         plans
             .into_iter()
             .map(|planned| {
                 let planned = planned?;
-                if planned.buckets().next().is_none() {
+                if planned.check.limits.is_empty() {
                     return Ok(planned.without_buckets(policy, now_ms));
                 }
                 let (verdict, now_ms) = verdicts.next().ok_or_else(value::short)??;
@@ -72,26 +72,14 @@ impl Checks for RedisStore {
         check: &ScriptCheck<'_>,
         now_ms: u64,
     ) -> Result<Verdict, CheckError> {
-        let named = |key: &[u8]| self.keys().simulated(run, key);
-        let keys = check.limits.iter().map(|limit| {
-            let [reservations, denials] =
-                [limit.reservations, limit.denials].map(|key| key.map(named));
-            (named(limit.key), reservations, denials)
-        });
-        let keys: Vec<_> = keys.collect();
-        let limits = check.limits.iter().zip(&keys);
-        let check = ScriptCheck {
-            limits: limits
-                .map(|(limit, (key, reservations, denials))| ScriptLimit {
-                    key,
-                    reservations: reservations.as_deref(),
-                    denials: denials.as_deref(),
-                    part: limit.part,
-                })
-                .collect(),
-            options: check.options,
-        };
-        let checks = std::slice::from_ref(&check);
+        let mut check = check.clone();
+        for limit in &mut check.limits {
+            let beside = [&mut limit.reservations, &mut limit.denials];
+            for key in beside.into_iter().flatten().chain([&mut limit.key]) {
+                *key = self.keys().simulated(run, key);
+            }
+        }
+        let checks = &[&check];
         let call = script::encode(checks, Clock::Injected(now_ms));
         let call = Request::call(&CHECK, &call.keys, &[call.packed()]);
         let calls = std::slice::from_ref(&call);
@@ -108,7 +96,7 @@ impl Checks for RedisStore {
         }
     }
 
-    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+    async fn end_simulation(&self, run: u64, buckets: &[&str]) -> Result<(), StoreError> {
         // A reply to each, in pieces that the server makes at once.
         for piece in buckets.chunks(1000) {
             let unlink = piece.iter().map(|bucket| {
@@ -131,10 +119,10 @@ impl RedisStore {
         if asked.is_empty() {
             return Vec::new();
         }
-        let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|plan| plan.script_check()).collect();
         if matches!(self.servers, Servers::Cluster(_)) {
-            return self.decide_by_slot(asked, checks).await;
+            return self.decide_by_slot(asked).await;
         }
+        let checks: Vec<&ScriptCheck<'_>> = asked.iter().map(|plan| &plan.check).collect();
         let batches = script::in_batches(&checks);
         let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
         let deadline = Deadline::within(self.options.timeout);
@@ -166,12 +154,15 @@ pub(super) fn stale_at_ms(reply: &ScriptReply) -> Option<u64> {
 pub(super) type TimedVerdict = (Verdict, u64);
 
 /// The script call of a batch.
-pub(super) fn call(batch: &[ScriptCheck<'_>]) -> Request {
+pub(super) fn call(batch: &[&ScriptCheck<'_>]) -> Request {
     let call = script::encode(batch, Clock::Server);
     Request::call(&CHECK, &call.keys, &[call.packed()])
 }
 
-pub(super) fn decode(reply: Outcome, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
+pub(super) fn decode(
+    reply: Outcome,
+    batch: &[&ScriptCheck<'_>],
+) -> Result<ScriptReply, StoreError> {
     let numbers = value::bytes(reply?)?;
     script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
 }

@@ -61,15 +61,14 @@ impl RedisStore {
     pub(super) async fn decide_by_slot(
         &self,
         asked: &[&CheckPlan<'_>],
-        checks: Vec<ScriptCheck<'_>>,
     ) -> Vec<Result<TimedVerdict, CheckError>> {
         let deadline = Deadline::within(self.options.timeout);
         let half = Instant::now() + self.options.timeout / 2;
         let mut batch = ClusterBatch {
             asked,
-            cross_slots: checks
-                .into_iter()
-                .map(|check| CrossSlotCheck::new(check, slot))
+            cross_slots: asked
+                .iter()
+                .map(|planned| CrossSlotCheck::new(&planned.check, slot))
                 .collect(),
             moving: BTreeSet::new(),
             apart: BTreeSet::new(),
@@ -125,7 +124,7 @@ impl Job<'_> {
     fn call(&self) -> Request {
         match self {
             Self::Check(asks) => {
-                let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
+                let batch: Vec<_> = asks.iter().map(|(_, ask)| &ask.check).collect();
                 call(&batch)
             }
             Self::Refund(charges) => {
@@ -203,7 +202,7 @@ impl<'a> ClusterBatch<'a, '_> {
     }
 
     fn decided(&mut self, asks: Vec<Asked<'a>>, answer: Outcome) {
-        let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
+        let batch: Vec<_> = asks.iter().map(|(_, ask)| &ask.check).collect();
         match decode(answer, &batch) {
             Ok(reply) => {
                 let now_ms = reply.now_ms;

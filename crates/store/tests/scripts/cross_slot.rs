@@ -14,7 +14,7 @@ use algorithms::{
     ReserveRequest, Settlement,
 };
 use store::{
-    script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
+    script::{self, Clock, CrossSlotCheck, ScriptCheck, ScriptError, SlotCheck},
     scripts::REFUND,
     slot,
 };
@@ -80,8 +80,8 @@ impl<'a> World<'a> {
     fn begin(&self, buckets: Vec<usize>, cost: u64) -> Running<'a> {
         let limits = buckets.iter().map(|i| {
             let bucket = &self.buckets[*i];
-            ScriptLimit::new(
-                bucket.key.as_bytes(),
+            script::Bucket::new(
+                &bucket.key,
                 Part {
                     cost,
                     mode: bucket.mode,
@@ -95,7 +95,8 @@ impl<'a> World<'a> {
         };
         Running {
             buckets,
-            cross_slot: CrossSlotCheck::new(check, slot),
+            // It lives as long as the buckets: to the end of the test.
+            cross_slot: CrossSlotCheck::new(Box::leak(Box::new(check)), slot),
             asked: BTreeMap::new(),
         }
     }
@@ -441,18 +442,18 @@ fn a_check_over_several_slots_reports_what_it_has_executed() {
         settle(&mut part, &[]);
         report(&mut part, 0);
         change(&mut part);
-        let first = ScriptLimit {
-            denials: Some(b"{a}denials"),
-            ..ScriptLimit::new(b"a", part)
+        let first = script::Bucket {
+            denials: Some("{a}denials".to_owned()),
+            ..script::Bucket::new("a", part)
         };
         let check = ScriptCheck {
-            limits: vec![first, ScriptLimit::new(b"b", Part::new(&algorithm, 1))],
+            limits: vec![first, script::Bucket::new("b", Part::new(&algorithm, 1))],
             options: Options {
                 peek: what.contains("peek"),
                 ..Options::default()
             },
         };
-        assert_eq!(executed_of(check), [false, executed], "{what}");
+        assert_eq!(executed_of(&check), [false, executed], "{what}");
     }
 }
 
@@ -461,10 +462,10 @@ fn a_check_over_several_slots_reports_what_it_has_executed() {
 fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
     let tokens = Algorithm::new(&Parameters::new(Kind::TokenBucket, 1000, 60_000)).unwrap();
     let closed = Algorithm::new(&Parameters::new(Kind::FixedWindow, 0, 60_000)).unwrap();
-    let limit = |cost, costs| ScriptLimit {
-        reservations: Some(b"r:{a}"),
-        ..ScriptLimit::new(
-            b"a",
+    let limit = |cost, costs| script::Bucket {
+        reservations: Some("r:{a}".to_owned()),
+        ..script::Bucket::new(
+            "a",
             Part {
                 cost,
                 costs: Some(costs),
@@ -477,8 +478,8 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
         options: Options::default(),
     };
     let mut redis = LuaRedis::new();
-    let mut decide = |check| {
-        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
+    let mut decide = |check: ScriptCheck<'_>| {
+        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(&check, slot);
         while let Some(ask) = cross_slot.next().pop() {
             let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
             let verdict = reply.results.remove(0).unwrap();
@@ -498,7 +499,7 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
     };
     let denied = decide(check(vec![
         limit(100, reserving),
-        ScriptLimit::new(b"b", Part::new(&closed, 1)),
+        script::Bucket::new("b", Part::new(&closed, 1)),
     ]));
     assert!(!denied.allowed);
     assert_eq!(denied.limits[0].decision.remaining, 500);
@@ -512,7 +513,7 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
         units: 0,
     }];
     let settling = ReserveRequest {
-        settle: &settled,
+        settle: settled.to_vec(),
         ..ReserveRequest::default()
     };
     let after = decide(check(vec![limit(0, settling)]));
@@ -528,18 +529,18 @@ fn a_denial_that_another_slot_makes_final_counts_towards_a_penalty() {
     let mut decide = |patience_ms| {
         let mut part = Part::new(&minute, 1);
         report(&mut part, 0);
-        let first = ScriptLimit {
-            denials: Some(b"{a}denials"),
-            ..ScriptLimit::new(b"a", part)
+        let first = script::Bucket {
+            denials: Some("{a}denials".to_owned()),
+            ..script::Bucket::new("a", part)
         };
         let check = ScriptCheck {
-            limits: vec![first, ScriptLimit::new(b"b", Part::new(&day, 1))],
+            limits: vec![first, script::Bucket::new("b", Part::new(&day, 1))],
             options: Options {
                 patience_ms,
                 ..Options::default()
             },
         };
-        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
+        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(&check, slot);
         while let Some(ask) = cross_slot.next().pop() {
             let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
             let verdict = reply.results.remove(0).unwrap();
@@ -572,22 +573,18 @@ fn settle(part: &mut Part<'_>, settle: &'static [Settlement]) {
 fn report(part: &mut Part<'_>, reported: u64) {
     part.penalty = Some(PenaltyRequest {
         penalty: Penalty::new(9, 1000, 1000),
-        stored: None,
         reported,
         counts: true,
     });
 }
 
 /// What such a check reports before anything was sent, and after the first slot's part.
-fn executed_of(check: ScriptCheck<'_>) -> [bool; 2] {
+fn executed_of(check: &ScriptCheck<'_>) -> [bool; 2] {
     let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
     let before = cross_slot.has_executed();
     let mut redis = LuaRedis::new();
     let first = cross_slot.next().remove(0);
-    assert_eq!(
-        first.check.limits[0].key, b"a",
-        "in the order of the limits"
-    );
+    assert_eq!(first.check.limits[0].key, "a", "in the order of the limits");
     let mut reply = redis.batch(&[first.check], Clock::Injected(START_MS));
     let verdict = reply.results.remove(0).unwrap();
     cross_slot.answer(first.part, Ok((verdict, reply.now_ms)));

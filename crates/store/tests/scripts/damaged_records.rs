@@ -5,7 +5,7 @@ use crate::support::random::{Random, Walk};
 use crate::support::{LuaRedis, Penalized, Scripts, Subject, script_check};
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, Penalty};
-use store::script::{Clock, ScriptCheck, ScriptLimit};
+use store::script::{Bucket, Clock, ScriptCheck};
 
 /// What a damaged number may be.
 const NUMBERS: [&str; 8] = [
@@ -106,7 +106,7 @@ fn walk(mut walk: Walk, seed: u64, step: impl Fn(&mut Walk) -> (u64, Vec<Subject
             }
         }
         let other = ScriptCheck {
-            limits: vec![ScriptLimit::new(b"healthy", Part::new(&healthy, 1))],
+            limits: vec![Bucket::new("healthy", Part::new(&healthy, 1))],
             options: Options::default(),
         };
         let checks = [script_check(&subjects, Options::default()), other];

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
 use algorithms::check::{Options, Part, Verdict};
 use algorithms::{Algorithm, Kind, LeaseRequest, Parameters, RetryAfter, Settlement};
-use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
+use store::script::{Bucket, Clock, ScriptCheck, ScriptError};
 use store::scripts::CHECK;
 
 const NOW: u64 = 1_763_000_040_000;
@@ -272,7 +272,7 @@ fn many_settlements_of_many_sub_windows_take_little_longer_than_one() {
             ..Part::new(&algorithm, 1)
         };
         let check = ScriptCheck {
-            limits: vec![ScriptLimit::new(b"k", part)],
+            limits: vec![Bucket::new("k", part)],
             options: Options::default(),
         };
         let began = Instant::now();

@@ -1,12 +1,12 @@
 //! Slots of requests in flight in the script: what the comparison with the algorithm does not cover.
 
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, algorithm, script_check};
-use algorithms::check::Options;
+use algorithms::check::{Options, Part};
 use algorithms::{
     Adaptive, Algorithm, Charged, Debits, InFlightSlot, Kind, Missing, Pace, Parameters, SlotAct,
     SlotId, SlotOp,
 };
-use store::script::{Charge, Clock, ScriptError};
+use store::script::{self, Charge, Clock, ScriptError};
 
 const NOW: u64 = 1_763_000_040_000;
 const TTL_MS: u64 = 10_000;
@@ -139,9 +139,7 @@ fn a_refund_removes_what_expired_too() {
     bucket.take(at_ms, 2);
     let algorithm = algorithm(Kind::Concurrency, 5, TTL_MS);
     let charge = Charge {
-        key: KEY.as_bytes(),
-        algorithm: &algorithm,
-        generation: 1,
+        bucket: &script::Bucket::new(KEY, Part::new(&algorithm, 1)),
         charged: Charged {
             at_ms,
             units: 1,

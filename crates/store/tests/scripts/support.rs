@@ -12,7 +12,7 @@ use algorithms::{
     Parameters, Penalty, ReserveRequest, Settlement, SlotOp, State,
 };
 use store::script::{
-    Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptError, ScriptLimit, ScriptReply,
+    Bucket, Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptError, ScriptReply,
 };
 
 pub use lua_redis::LuaRedis;
@@ -34,25 +34,19 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Its part in a check, with what is stored.
-    pub fn part<'a>(
-        &'a self,
-        stored: Option<&'a Stored>,
-        denials: Option<&'a Denials>,
-    ) -> Part<'a> {
+    /// Its part in a check.
+    pub fn part(&self) -> Part<'_> {
         Part {
-            algorithm: &self.algorithm,
+            algorithm: self.algorithm,
             generation: self.generation,
-            stored,
             cost: self.cost,
             debit: self.debit,
             debit_serial: self.debit_serial,
             lease: self.lease.asked(),
-            free: &self.lease.free,
+            free: self.lease.free.clone(),
             costs: self.costs.as_ref().map(Reserving::ask),
             penalty: self.penalty.as_ref().map(|of| PenaltyRequest {
                 penalty: of.penalty,
-                stored: denials,
                 reported: of.reported,
                 counts: of.counts,
             }),
@@ -60,11 +54,11 @@ impl Subject {
         }
     }
 
-    pub fn script_limit(&self) -> ScriptLimit<'_> {
-        ScriptLimit {
-            reservations: self.costs.as_ref().map(|of| of.key.as_bytes()),
-            denials: self.penalty.as_ref().map(|of| of.key.as_bytes()),
-            ..ScriptLimit::new(self.key.as_bytes(), self.part(None, None))
+    pub fn bucket(&self) -> Bucket<'_> {
+        Bucket {
+            reservations: self.costs.as_ref().map(|of| of.key.clone()),
+            denials: self.penalty.as_ref().map(|of| of.key.clone()),
+            ..Bucket::new(&self.key, self.part())
         }
     }
 
@@ -133,12 +127,11 @@ pub struct Reserving {
 }
 
 impl Reserving {
-    pub fn ask(&self) -> ReserveRequest<'_> {
+    pub fn ask(&self) -> ReserveRequest {
         ReserveRequest {
             secret: self.secret,
-            settle: &self.settle,
+            settle: self.settle.clone(),
             count_open: self.count_open,
-            ..ReserveRequest::default()
         }
     }
 }
@@ -217,18 +210,16 @@ impl Engine for RustEngine {
         now_ms: u64,
         options: Options,
     ) -> Result<Verdict, ScriptError> {
-        let parts: Vec<_> = subjects
-            .iter()
-            .map(|subject| {
+        let parts: Vec<_> = subjects.iter().map(Subject::part).collect();
+        let asked: Vec<_> = { parts.iter().zip(subjects) }
+            .map(|(part, subject)| {
                 let denials = subject.penalty.as_ref();
-                subject.part(
-                    self.buckets.get(&subject.key),
-                    denials.and_then(|of| self.denials.get(&of.key)),
-                )
+                let denials = denials.and_then(|of| self.denials.get(&of.key));
+                (part, self.buckets.get(&subject.key), denials)
             })
             .collect();
         let (mut verdict, writes) =
-            check(&parts, now_ms, options).map_err(|stale| ScriptError::Stale {
+            check(&asked, now_ms, options).map_err(|stale| ScriptError::Stale {
                 limit: stale.limit,
                 generation: stale.generation,
             })?;
@@ -247,31 +238,31 @@ impl Engine for RustEngine {
     }
 
     fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
-        if !charge.algorithm.covers(now_ms) {
+        let Bucket { key, part, .. } = charge.bucket;
+        if !part.algorithm.covers(now_ms) {
             return Refunded {
                 taken: false,
                 remaining: 0,
                 reset_after_ms: 0,
             };
         }
-        let key = std::str::from_utf8(charge.key).unwrap();
         let Some(stored) = self.buckets.get_mut(key) else {
-            let unused = charge.algorithm.evaluate(None, now_ms, 0).leave();
+            let unused = part.algorithm.evaluate(None, now_ms, 0).leave();
             return refunded(false, &unused.verdict.decision);
         };
         let mut taken = false;
-        if stored.generation == charge.generation {
-            let state = charge
+        if stored.generation == part.generation {
+            let state = part
                 .algorithm
                 .refund(&stored.state, now_ms, &charge.charged);
             taken = state != stored.state;
             stored.state = state;
         }
         let asked = BucketRequest {
-            edited: stored.generation != charge.generation,
+            edited: stored.generation != part.generation,
             ..asking(charge.charged.lease_ttl_ms)
         };
-        let left = charge
+        let left = part
             .algorithm
             .evaluate_request(Some(&stored.state), now_ms, asked);
         let left = left.leave().verdict.decision;
@@ -287,9 +278,8 @@ impl Engine for RustEngine {
     }
 
     fn credit(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
-        let key = String::from_utf8_lossy(credit.limit.key);
-        let part = &credit.limit.part;
-        let algorithm = part.algorithm;
+        let Bucket { key, part, .. } = &credit.bucket;
+        let algorithm = &part.algorithm;
         let ttl_ms = part.lease.unwrap_or_default().ttl_ms;
         let asked = |state| {
             let asked = algorithm.evaluate_request(state, now_ms, asking(ttl_ms));
@@ -299,7 +289,7 @@ impl Engine for RustEngine {
         if !algorithm.covers(now_ms) {
             return Credited::Stale;
         }
-        let Some(stored) = self.buckets.get_mut(key.as_ref()) else {
+        let Some(stored) = self.buckets.get_mut(key) else {
             let (left, reset_after_ms) = asked(None);
             return done(false, left, left, reset_after_ms);
         };
@@ -312,7 +302,7 @@ impl Engine for RustEngine {
             part.generation,
             (now_ms, ttl_ms),
             credit.units,
-            credit.limit.reservations.is_some(),
+            credit.bucket.reservations.is_some(),
         );
         let used = credit.units > 0 && reset_before > 0;
         if !used {
@@ -324,7 +314,7 @@ impl Engine for RustEngine {
             // Lists and hashes cannot be empty.
             let lists = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
             if reset_after_ms == 0 && lists.contains(&algorithm.kind()) {
-                self.buckets.remove(key.as_ref());
+                self.buckets.remove(key);
             }
         }
         done(true, before, after, reset_after_ms)
@@ -365,7 +355,7 @@ fn refunded(taken: bool, left: &Decision) -> Refunded {
 
 pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
     ScriptCheck {
-        limits: subjects.iter().map(Subject::script_limit).collect(),
+        limits: subjects.iter().map(Subject::bucket).collect(),
         options,
     }
 }

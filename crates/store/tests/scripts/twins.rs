@@ -13,7 +13,7 @@ use algorithms::{
     Settlement, Slot, SlotOp, State,
 };
 use lua_redis::mlua::Value;
-use store::script::{Charge, Clock, Credit, Credited, ScriptError, ScriptLimit};
+use store::script::{Bucket, Charge, Clock, Credit, Credited, ScriptError};
 
 const STEPS_PER_WALK: u64 = 60;
 const LISTS: [Kind; 2] = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
@@ -169,9 +169,7 @@ fn compare(twin: &mut dyn Engine, share: Share) {
                 let nth = both.chance.below_len(charged.len());
                 let (subject, units, at_ms, slot) = charged[nth].clone();
                 let charge = Charge {
-                    key: subject.key.as_bytes(),
-                    algorithm: &subject.algorithm,
-                    generation: subject.generation,
+                    bucket: &subject.bucket(),
                     charged: Charged {
                         at_ms,
                         units,
@@ -408,7 +406,7 @@ fn compare_credits(twin: &mut dyn Engine, share: Share) {
                 }
                 let limit = subject.algorithm.limit();
                 let credit = Credit {
-                    limit: subject.script_limit(),
+                    bucket: subject.bucket(),
                     units: both.chance.pick(&[0, 1, 2, limit / 2, limit, 1 << 52]),
                     peek: both.chance.one_in(5),
                     force: both.chance.one_in(20),
@@ -448,9 +446,9 @@ fn compare_credits_of_reservations(twin: &mut dyn Engine, share: Share) {
                 let limit = subject.algorithm.limit();
                 let part = Part::new(&subject.algorithm, subject.generation);
                 let credit = Credit {
-                    limit: ScriptLimit {
-                        reservations: Some(key.as_bytes()).filter(|_| !chance.one_in(9)),
-                        ..ScriptLimit::new(subject.key.as_bytes(), part)
+                    bucket: Bucket {
+                        reservations: Some(key).filter(|_| !chance.one_in(9)),
+                        ..Bucket::new(&subject.key, part)
                     },
                     units: chance.pick(&[1, 2, limit / 9, limit / 2, 1 << 52]),
                     peek: chance.one_in(5),
@@ -704,7 +702,7 @@ fn hundreds() -> Vec<Algorithm> {
 
 fn credit(algorithm: &Algorithm, units: u64) -> Credit<'_> {
     Credit {
-        limit: ScriptLimit::new(b"bucket", Part::new(algorithm, 1)),
+        bucket: Bucket::new("bucket", Part::new(algorithm, 1)),
         units,
         peek: false,
         force: false,

@@ -155,9 +155,9 @@ impl AdaptiveBucket<'_> {
         // An operator who gives slots back says nothing of the service.
         let units = (self.held.end - self.held.start).saturating_sub(in_use);
         if units > 0 {
-            let limit = self.subject.script_limit();
+            let bucket = self.subject.bucket();
             let credit = Credit {
-                limit,
+                bucket,
                 units,
                 peek: false,
                 force: false,

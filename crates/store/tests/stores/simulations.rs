@@ -7,7 +7,7 @@ use algorithms::{
 use anyhow::Result;
 use harness::Engine;
 use redis::Value;
-use store::script::{ScriptCheck, ScriptLimit};
+use store::script::{Bucket, ScriptCheck};
 
 use crate::{servers::Server, with_both_engines};
 
@@ -20,8 +20,8 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     let store = server.store()?;
     let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
     let check = ScriptCheck {
-        limits: vec![ScriptLimit::new(
-            b"a bucket: {any} name",
+        limits: vec![Bucket::new(
+            "a bucket: {any} name",
             Part::new(&algorithm, 1),
         )],
         options: Options::default(),
@@ -37,9 +37,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     };
     assert_eq!(found.len(), 2);
     for run in [1, 2] {
-        store
-            .end_simulation(run, &[b"a bucket: {any} name"])
-            .await?;
+        store.end_simulation(run, &["a bucket: {any} name"]).await?;
     }
     assert_eq!(keys().await?, Value::Array(Vec::new()));
     Ok(())

@@ -181,7 +181,7 @@ impl Checks for Scripted {
         self.inner.simulate(run, check, now_ms).await
     }
 
-    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+    async fn end_simulation(&self, run: u64, buckets: &[&str]) -> Result<(), StoreError> {
         self.inner.end_simulation(run, buckets).await
     }
 }

@@ -139,9 +139,9 @@ fn walk(mut random: Random) -> [u64; 4] {
         let cost = random.pick(&[0, 1, 1, 1, 2, 3, 7]) * u64::from(!gives_back);
         let asked = Part {
             debit,
-            ..part(&algorithm, stored.as_ref(), cost)
+            ..part(&algorithm, cost)
         };
-        let (verdict, write) = ask(asked, now_ms, options);
+        let (verdict, write) = ask((&asked, stored.as_ref(), None), now_ms, options);
         stored = write.or(stored);
 
         let at = |ms: u64| i128::from(ms) * MS;

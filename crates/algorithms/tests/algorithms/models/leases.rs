@@ -181,11 +181,11 @@ fn walk(mut random: Random) -> [u64; 5] {
         let asked = Part {
             debit,
             lease: Some(lease),
-            ..part(&algorithm, stored.as_ref(), cost)
+            ..part(&algorithm, cost)
         };
         let far = model.read(now_ms, ttl_ms).1 && model.out() > 0;
         let (read, allowed, granted) = model.check(now_ms, &asked, options);
-        let (verdict, write) = ask(asked, now_ms, options);
+        let (verdict, write) = ask((&asked, stored.as_ref(), None), now_ms, options);
         stored = write.or(stored);
         assert_eq!((verdict.lease, verdict.leased), (granted, read.out()));
         let at = |ms| read.read(ms, ttl_ms).0;

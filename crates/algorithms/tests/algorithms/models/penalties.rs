@@ -145,14 +145,13 @@ impl Limit {
     fn part(&self) -> Part<'_> {
         let ask = PenaltyRequest {
             penalty: self.penalty,
-            stored: self.denials.as_ref(),
             reported: self.reported,
             counts: self.counts,
         };
         Part {
             penalty: Some(ask),
             mode: self.mode,
-            ..part(&self.algorithm, self.stored.as_ref(), self.cost)
+            ..part(&self.algorithm, self.cost)
         }
     }
 }
@@ -200,7 +199,9 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
     let waits = waits && options.patience_ms > 0;
 
     let parts: Vec<_> = limits.iter().map(Limit::part).collect();
-    let (verdict, writes) = check(&parts, now_ms, options).unwrap();
+    let asked = { parts.iter().zip(&*limits) }
+        .map(|(part, limit)| (part, limit.stored.as_ref(), limit.denials.as_ref()));
+    let (verdict, writes) = check(&asked.collect::<Vec<_>>(), now_ms, options).unwrap();
     assert_eq!(verdict.allowed, allowed);
     let mut cases = [waits, false, false, false, false];
     for (at, (read, changed, outcome)) in outcomes.iter_mut().enumerate() {

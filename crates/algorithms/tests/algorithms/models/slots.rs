@@ -182,18 +182,17 @@ impl Asked {
             slot: (*slot).into(),
             act: *act,
         };
-        let free: Vec<SlotOp> = self.acts.iter().map(named).collect();
         let options = Options {
             peek: self.peek,
             debits: Debits::Refunded,
             ..Options::default()
         };
         let asked = Part {
-            free: &free,
+            free: self.acts.iter().map(named).collect(),
             debit: self.hits,
-            ..part(&algorithm, stored.as_ref(), self.cost)
+            ..part(&algorithm, self.cost)
         };
-        let (verdict, write) = ask(asked, now_ms, options);
+        let (verdict, write) = ask((&asked, stored.as_ref(), None), now_ms, options);
         *stored = write.or(stored.take());
         verdict
     }

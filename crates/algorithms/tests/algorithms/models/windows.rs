@@ -158,11 +158,11 @@ impl<'s> Asked<'s> {
         }
     }
 
-    fn part<'a>(&'a self, algorithm: &'a Algorithm, stored: Option<&'a Stored>) -> Part<'a> {
+    fn part(&self, algorithm: &Algorithm) -> Part<'_> {
         Part {
             debit: self.debit,
             lease: Some(self.lease),
-            ..part(algorithm, stored, self.cost)
+            ..part(algorithm, self.cost)
         }
     }
 
@@ -244,7 +244,7 @@ impl Both {
         now_ms: u64,
     ) -> [bool; 4] {
         let (verdict, write) = ask(
-            asked.part(algorithm, self.stored.as_ref()),
+            (&asked.part(algorithm), self.stored.as_ref(), None),
             now_ms,
             asked.options,
         );

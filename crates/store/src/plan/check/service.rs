@@ -6,8 +6,8 @@ use algorithms::{Debits, Kind, Parameters, check::Options};
 use policy::{Algorithm, Compiled, DESCRIPTOR, Mode, Rate};
 use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
-use super::{Bucket, CheckPlan, LimitPlan, Query, Target};
-use crate::plan::Keys;
+use super::{CheckPlan, LimitPlan, Query, Target};
+use crate::plan::{Keys, script::Bucket};
 
 impl<'p> CheckPlan<'p> {
     /// Resolves such a check.
@@ -19,7 +19,7 @@ impl<'p> CheckPlan<'p> {
         now_ms: u64,
         force: bool,
     ) -> Self {
-        let mut limits: Vec<LimitPlan<'p>> = Vec::new();
+        let (mut limits, mut buckets) = (Vec::<LimitPlan<'p>>::new(), Vec::new());
         let mut counts = Vec::with_capacity(service.parts.len());
         for part in &service.parts {
             let before = limits.len();
@@ -32,18 +32,17 @@ impl<'p> CheckPlan<'p> {
                 !replaced && !skipped
             });
             let asked = Query::ServiceDescriptor(part, service.own, check.slot);
-            limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
+            let plan = |found| LimitPlan::new(policy, found, asked, keys, now_ms, &mut buckets);
+            limits.extend(applying.map(plan));
             let own = part
                 .rate
                 .filter(|_| policy.exemption(&part.descriptor).is_none())
-                .and_then(|rate| of_request(policy, part, rate, asked, keys));
+                .and_then(|rate| of_request(policy, part, rate, asked, keys, &mut buckets));
             limits.extend(own);
             counts.push(limits.len().saturating_sub(before));
         }
-        if !service.quotas_elsewhere {
-            deny_together(&mut limits);
-        }
-        merge_equal(&mut limits);
+        let together = !service.quotas_elsewhere && deny_together(&limits, &mut buckets);
+        let buckets = merge_equal(&mut limits, buckets);
         let (peek, debits) = match service.own {
             Some(OwnUnits::Look) => (true, Debits::Admitted),
             Some(OwnUnits::Charge(_)) => (false, Debits::Reported),
@@ -51,16 +50,17 @@ impl<'p> CheckPlan<'p> {
             Some(OwnUnits::Fitting) | None => (false, Debits::Admitted),
         };
         let refused = limits.iter().any(LimitPlan::refuses);
+        let options = Options {
+            peek,
+            denied: refused,
+            force,
+            debits,
+            patience_ms: 0,
+        };
         Self {
-            parts: limits,
             counts,
-            options: Options {
-                peek,
-                denied: refused,
-                force,
-                debits,
-                patience_ms: 0,
-            },
+            together,
+            ..Self::of(limits, buckets, options, None)
         }
     }
 }
@@ -72,6 +72,7 @@ fn of_request<'p>(
     rate: Rate,
     asked: Query<'p>,
     keys: &Keys,
+    buckets: &mut Vec<Bucket<'p>>,
 ) -> Option<LimitPlan<'p>> {
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);
     let quota = Algorithm::new(&parameters).ok()?;
@@ -80,79 +81,62 @@ fn of_request<'p>(
     let text = part.descriptor.get(DESCRIPTOR)?.to_vec();
     let values = vec![Some(text), Some(window)];
     let mode = Mode::Enforce;
-    let bucket = Bucket::new(policy, limit, &values, &quota, asked, mode, keys);
+    buckets.push(asked.bucket(policy, limit, &values, &quota, mode, keys));
     Some(LimitPlan {
         limit,
         values,
         mode,
-        what: Target::Bucket(bucket),
+        what: Target::Bucket(buckets.len() - 1),
     })
 }
 
 /// Lets the limits with `quota_mode` deny the check if it fits none of them. One that is lifted or
-/// only reports is never over its quota, so there the others deny nothing either.
-fn deny_together(limits: &mut [LimitPlan<'_>]) {
+/// only reports is never over its quota, so there the others deny nothing either: returns false.
+fn deny_together(limits: &[LimitPlan<'_>], buckets: &mut [Bucket<'_>]) -> bool {
     let quotas = || limits.iter().filter(|limit| limit.limit.has_quota_mode());
     let denies = |limit: &LimitPlan<'_>| {
         limit.limit.enforces(&limit.values) && matches!(limit.what, Target::Bucket(_))
     };
-    if !quotas().all(denies) {
-        return;
-    }
-    for limit in limits
-        .iter_mut()
-        .filter(|limit| limit.limit.has_quota_mode())
-    {
-        if let Target::Bucket(bucket) = &mut limit.what {
-            bucket.mode = algorithms::check::Mode::Together;
+    let all = quotas().all(denies);
+    for limit in quotas().filter(|_| all) {
+        if let Target::Bucket(at) = limit.what
+            && let Some(bucket) = buckets.get_mut(at)
+        {
+            bucket.part.mode = algorithms::check::Mode::Together;
         }
     }
+    all
 }
 
 /// Merges equal buckets of one check into one that costs the sum.
-fn merge_equal(limits: &mut [LimitPlan<'_>]) {
-    if limits.len() < 2 {
-        return;
+fn merge_equal<'p>(limits: &mut [LimitPlan<'p>], buckets: Vec<Bucket<'p>>) -> Vec<Bucket<'p>> {
+    if buckets.len() < 2 {
+        return buckets;
     }
-    // By key: the place among the limits, and among the buckets.
-    let mut known: HashMap<String, (usize, usize)> = HashMap::new();
-    let mut buckets = 0;
-    for at in 0..limits.len() {
-        let Some(LimitPlan {
-            what: Target::Bucket(bucket),
-            ..
-        }) = limits.get(at)
-        else {
+    let mut merged: Vec<Bucket<'p>> = Vec::with_capacity(buckets.len());
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let touching = limits.iter_mut();
+    let touching = touching.filter(|limit| matches!(limit.what, Target::Bucket(_)));
+    for (limit, bucket) in touching.zip(buckets) {
+        let nth = *known.entry(bucket.key.clone()).or_insert(merged.len());
+        let Some(Bucket { part: sum, .. }) = merged.get_mut(nth) else {
+            limit.what = Target::Bucket(nth);
+            merged.push(bucket);
             continue;
         };
-        let Some((first, nth)) = known.get(&bucket.key).copied() else {
-            known.insert(bucket.key.clone(), (at, buckets));
-            buckets += 1;
-            continue;
+        let part = bucket.part;
+        sum.cost = match sum.algorithm.kind() {
+            Kind::Concurrency => sum.cost.max(part.cost),
+            _ => sum.cost.saturating_add(part.cost),
         };
-        let (cost, debit, algorithm) = (bucket.cost, bucket.debit, bucket.algorithm);
-        if let Some(LimitPlan {
-            what: Target::Bucket(sum),
-            ..
-        }) = limits.get_mut(first)
-        {
-            sum.cost = match sum.algorithm.kind() {
-                Kind::Concurrency => sum.cost.max(cost),
-                _ => sum.cost.saturating_add(cost),
-            };
-            sum.debit = sum.debit.saturating_add(debit);
-            // Equal descriptors that bring different limits share a bucket: the smaller limit decides.
-            if algorithm.limit() < sum.algorithm.limit() {
-                sum.algorithm = algorithm;
-            }
+        sum.debit = sum.debit.saturating_add(part.debit);
+        // Equal descriptors that bring different limits share a bucket: the smaller limit decides.
+        if part.algorithm.limit() < sum.algorithm.limit() {
+            sum.algorithm = part.algorithm;
         }
-        if let Some(limit) = limits.get_mut(at) {
-            let target = std::mem::replace(&mut limit.what, Target::Unlimited);
-            if let Target::Bucket(bucket) = target {
-                limit.what = Target::Same(nth, Box::new(bucket));
-            }
-        }
+        limit.what = Target::Same(nth, Box::new(part.algorithm));
     }
+    merged
 }
 
 /// Says of limits that deny together, if all are over, that they denied.

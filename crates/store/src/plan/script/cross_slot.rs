@@ -18,21 +18,21 @@
 
 use algorithms::{
     Charged, LeaseRequest, LimitVerdict,
-    check::{Mode, Options, PenaltyRequest, Verdict, all_end_within},
+    check::{Mode, Options, Part, PenaltyRequest, Verdict, all_end_within},
 };
 
-use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
+use super::{Bucket, Charge, Refunded, ScriptCheck};
 
 /// A check that several slots decide, one after the other.
 #[derive(Debug)]
 pub struct CrossSlotCheck<'a, E> {
-    check: ScriptCheck<'a>,
-    parts: Vec<Part<E>>,
+    check: &'a ScriptCheck<'a>,
+    parts: Vec<Share<E>>,
     refunded: bool,
 }
 
 /// Changes a limit before its part is sent.
-type Change<'a> = fn(ScriptLimit<'a>) -> ScriptLimit<'a>;
+type Change = fn(&mut Part<'_>);
 
 /// One slot's part of a check, to be decided there.
 #[derive(Clone, Debug)]
@@ -50,13 +50,13 @@ pub type Decided<E> = Result<(Verdict, u64), E>;
 
 impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     /// A check of which nothing was sent yet. `slot_of` is the slot of a key.
-    pub fn new(check: ScriptCheck<'a>, slot_of: impl Fn(&[u8]) -> u16) -> Self {
-        let mut parts: Vec<Part<E>> = Vec::new();
+    pub fn new(check: &'a ScriptCheck<'a>, slot_of: impl Fn(&[u8]) -> u16) -> Self {
+        let mut parts: Vec<Share<E>> = Vec::new();
         for (index, limit) in check.limits.iter().enumerate() {
-            let (slot, rank) = (slot_of(limit.key), rank(limit));
+            let (slot, rank) = (slot_of(limit.key.as_bytes()), rank(limit));
             match parts.iter_mut().find(|part| part.slot == slot) {
                 Some(part) => part.add(index, rank),
-                None => parts.push(Part::new(slot, index, rank)),
+                None => parts.push(Share::new(slot, index, rank)),
             }
         }
         Self {
@@ -76,7 +76,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return Vec::new();
         }
         if self.check.options.peek || self.check.options.denied || self.is_denied() {
-            let requests = open().map(|(i, part)| self.request(i, part, std::convert::identity));
+            let requests = open().map(|(i, part)| self.request(i, part, |_| ()));
             let requests: Vec<SlotCheck<'a>> = requests.collect();
             return if requests.is_empty() {
                 self.uncounted()
@@ -85,10 +85,10 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             };
         }
         if let Some((i, part)) = open().min_by_key(|(_, part)| part.rank) {
-            let limit: Change<'a> = if open().nth(1).is_some() {
+            let limit: Change = if open().nth(1).is_some() {
                 without_surplus
             } else {
-                std::convert::identity
+                |_| ()
             };
             return vec![self.request(i, part, limit)];
         }
@@ -124,15 +124,24 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             .collect()
     }
 
-    fn request(&self, index: usize, part: &Part<E>, change: Change<'a>) -> SlotCheck<'a> {
+    fn request(&self, index: usize, part: &Share<E>, change: Change) -> SlotCheck<'a> {
         let limits = part.limits.iter().filter_map(|i| self.check.limits.get(*i));
+        let limits = limits.map(|limit| {
+            let mut limit = limit.clone();
+            // Its slot has not all of those that deny together.
+            if limit.part.mode == Mode::Together {
+                limit.part.mode = Mode::Observe;
+            }
+            change(&mut limit.part);
+            limit
+        });
         let mut options = self.check.options;
         options.denied |= self.is_denied();
         SlotCheck {
             part: index,
             slot: part.slot,
             check: ScriptCheck {
-                limits: limits.copied().map(apart).map(change).collect(),
+                limits: limits.collect(),
                 options,
             },
         }
@@ -165,7 +174,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return;
         }
         if let Ok((verdict, _)) = &answer {
-            part.wait(&self.check, verdict);
+            part.wait(self.check, verdict);
         }
         part.ungranted = wanted && part.limits.iter().any(wants);
         part.state = match answer {
@@ -190,7 +199,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let limits = std::mem::take(&mut whole.limits);
         for index in limits {
             let rank = self.check.limits.get(index).map_or(OBSERVED, rank);
-            self.parts.push(Part::new(slot, index, rank));
+            self.parts.push(Share::new(slot, index, rank));
         }
         true
     }
@@ -207,8 +216,8 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let executed = |(index, verdict): (&usize, &LimitVerdict)| {
             let settles = |lease: LeaseRequest<'_>| !lease.settle.is_empty();
             let denied = !verdict.decision.allowed && !self.check.options.peek;
-            let counts = |of: PenaltyRequest<'_>| of.reported > 0 || of.counts && denied;
-            let acts = |ScriptLimit { part, .. }: &ScriptLimit<'_>| {
+            let counts = |of: PenaltyRequest| of.reported > 0 || of.counts && denied;
+            let acts = |Bucket { part, .. }: &Bucket<'_>| {
                 part.debit > 0
                     || part.lease.is_some_and(settles)
                     || part.penalty.is_some_and(counts)
@@ -260,7 +269,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     }
 
     fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
-        self.parts.iter().filter_map(Part::verdict)
+        self.parts.iter().filter_map(Share::verdict)
     }
 
     /// The check's verdict. `unasked` is the error for a limit that no slot decided, which does not
@@ -297,42 +306,33 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
 
 // ---- One limit of a check that goes through several slots.
 
-/// The same limit, without its query for lease units.
-fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    if let Some(lease) = &mut limit.part.lease {
+/// Leaves out its query for lease units.
+fn without_surplus(part: &mut Part<'_>) {
+    if let Some(lease) = &mut part.lease {
         lease.want = 0;
     }
-    limit
 }
 
-/// The same limit for a slot that has not all of those that deny together.
-fn apart(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    if limit.part.mode == Mode::Together {
-        limit.part.mode = Mode::Observe;
-    }
-    limit
-}
-
-/// Only its query for lease units: all else was done.
-fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    (limit.part.cost, limit.part.debit, limit.part.free) = (0, 0, &[]);
-    (limit.part.costs, limit.part.penalty) = (None, None);
-    if let Some(lease) = &mut limit.part.lease {
+/// Leaves only its query for lease units: all else was done.
+fn surplus_alone(part: &mut Part<'_>) {
+    (part.cost, part.debit) = (0, 0);
+    part.free.clear();
+    (part.costs, part.penalty) = (None, None);
+    if let Some(lease) = &mut part.lease {
         lease.settle = &[];
     }
-    limit
 }
 
-/// Only a denial that it counts: all else was done.
-fn denial_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    let penalty = limit.part.penalty.map(|penalty| PenaltyRequest {
+/// Leaves only a denial that it counts: all else was done.
+fn denial_alone(part: &mut Part<'_>) {
+    let penalty = part.penalty.map(|penalty| PenaltyRequest {
         reported: u64::from(penalty.counts),
         counts: false,
         ..penalty
     });
-    limit = without_surplus(surplus_alone(limit));
-    limit.part.penalty = penalty;
-    limit
+    surplus_alone(part);
+    without_surplus(part);
+    part.penalty = penalty;
 }
 
 fn add_penalties(verdict: &mut Verdict, counted: &Verdict) {
@@ -359,7 +359,7 @@ const OBSERVED: u8 = 2;
 
 /// The order in which slots are charged. A queue comes late: when its charge is refunded, requests
 /// that were queued after it stay where they are.
-fn rank(limit: &ScriptLimit<'_>) -> u8 {
+fn rank(limit: &Bucket<'_>) -> u8 {
     let is_queue = limit.part.algorithm.parameters().max_delay_ms.is_some();
     match limit.part.mode {
         Mode::Observe | Mode::Together => OBSERVED,
@@ -371,7 +371,7 @@ fn rank(limit: &ScriptLimit<'_>) -> u8 {
 
 /// The limits of a check whose buckets are in one slot.
 #[derive(Debug)]
-struct Part<E> {
+struct Share<E> {
     slot: u16,
     /// Their indices.
     limits: Vec<usize>,
@@ -396,7 +396,7 @@ enum State<E> {
     Split,
 }
 
-impl<E> Part<E> {
+impl<E> Share<E> {
     /// A part with one limit, not sent yet.
     fn new(slot: u16, limit: usize, rank: u8) -> Self {
         Self {
@@ -434,10 +434,10 @@ impl<E> Part<E> {
             return;
         }
         let limits = self.limits.iter().filter_map(|at| check.limits.get(*at));
-        let limits = || limits.clone().map(|limit| limit.part).zip(&verdict.limits);
+        let limits = || limits.clone().map(|limit| &limit.part).zip(&verdict.limits);
         let waits = limits().map(|(part, limit)| part.wait(limit.decision.retry_after));
         self.waits = all_end_within(check.options.patience_ms, waits);
-        let counts = |(part, limit): (algorithms::check::Part<'_>, &LimitVerdict)| {
+        let counts = |(part, limit): (&Part<'_>, &LimitVerdict)| {
             !limit.decision.allowed && part.penalty.is_some_and(|of| of.counts)
         };
         self.uncounted = self.waits && !check.options.peek && limits().any(counts);
@@ -461,7 +461,7 @@ impl<E> Part<E> {
         if let Some(verdict) = self.verdict() {
             for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {
                 if !verdict.decision.allowed {
-                    *limit = without_surplus(*limit);
+                    without_surplus(&mut limit.part);
                 }
             }
         }
@@ -486,15 +486,13 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             };
             let charged = part.limits.iter().zip(verdicts);
             charged.filter_map(move |(index, verdict)| {
-                let limit = limits.get(*index)?;
+                let bucket = limits.get(*index)?;
                 let charge = Charge {
-                    key: limit.key,
-                    algorithm: limit.part.algorithm,
-                    generation: limit.part.generation,
+                    bucket,
                     charged: Charged {
                         at_ms: now_ms,
                         units: verdict.charged,
-                        lease_ttl_ms: limit.part.lease.map_or(0, |lease| lease.ttl_ms),
+                        lease_ttl_ms: bucket.part.lease.map_or(0, |lease| lease.ttl_ms),
                         slot: verdict.slot,
                     },
                 };

@@ -1,20 +1,14 @@
 //! Charges that are refunded, as KEYS and ARGV, and the reply.
 
-use algorithms::{Algorithm, Charged};
+use algorithms::Charged;
 
-use super::{
-    Clock, MalformedReply, ScriptCall, ScriptLimit, encode_kind, encode_own, exact, named,
-};
+use super::{Bucket, Clock, MalformedReply, ScriptCall, encode_kind, encode_own, exact, named};
 
 /// Units that a check took from one bucket before another bucket denied it.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The bucket's key.
-    pub key: &'a [u8],
-    /// The limit's numbers.
-    pub algorithm: &'a Algorithm,
-    /// The generation they belong to.
-    pub generation: u64,
+    /// The bucket.
+    pub bucket: &'a Bucket<'a>,
     /// What was taken, and when by the clock of the bucket's server.
     pub charged: Charged,
 }
@@ -35,10 +29,11 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
     let mut args = Vec::with_capacity(1 + 13 * charges.len());
     args.push(clock.argument());
     for charge in charges {
-        let numbers = charge.algorithm.numbers();
+        let part = &charge.bucket.part;
+        let numbers = part.algorithm.numbers();
         args.extend([
-            encode_kind(charge.algorithm),
-            exact(charge.generation),
+            encode_kind(&part.algorithm),
+            exact(part.generation),
             exact(charge.charged.units),
             exact(charge.charged.at_ms),
             exact(numbers.limit),
@@ -48,10 +43,11 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
             exact(charge.charged.lease_ttl_ms),
         ]);
         args.extend(named(&charge.charged.slot.unwrap_or_default()));
-        encode_own(&mut args, charge.algorithm, None);
+        encode_own(&mut args, &part.algorithm, None);
     }
+    let keys = charges.iter().map(|charge| charge.bucket.key.as_bytes());
     ScriptCall {
-        keys: charges.iter().map(|charge| charge.key).collect(),
+        keys: keys.collect(),
         args,
     }
 }
@@ -80,10 +76,10 @@ pub fn decode_refunds(reply: &[i64], charges: usize) -> Result<Vec<Refunded>, Ma
 // ---- Units given back to one bucket, as KEYS and ARGV, and the reply.
 
 /// Units to give back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Credit<'a> {
     /// The bucket. Its reservations stay open; its denials are deleted.
-    pub limit: ScriptLimit<'a>,
+    pub bucket: Bucket<'a>,
     /// How much.
     pub units: u64,
     /// Change nothing; the reply says what would happen.
@@ -118,19 +114,16 @@ const FORCE: i64 = 2;
 const SETTLES: i64 = 4;
 
 /// Lays out a call of [`crate::scripts::CREDIT`].
-pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
-    let ScriptLimit {
-        key,
-        reservations,
-        denials,
-        part,
-    } = credit.limit;
+pub fn encode_credit<'a>(credit: &'a Credit<'_>, clock: Clock) -> ScriptCall<'a> {
+    let Bucket {
+        reservations, part, ..
+    } = &credit.bucket;
     let numbers = part.algorithm.numbers();
     let flag = |set: bool, flag| if set { flag } else { 0 };
     let mut args = vec![
         clock.argument(),
         flag(credit.peek, PEEK) + flag(credit.force, FORCE) + flag(reservations.is_some(), SETTLES),
-        encode_kind(part.algorithm),
+        encode_kind(&part.algorithm),
         exact(part.generation),
         exact(credit.units),
         exact(numbers.limit),
@@ -139,12 +132,9 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
         exact(numbers.z),
         exact(part.lease.unwrap_or_default().ttl_ms),
     ];
-    encode_own(&mut args, part.algorithm, None);
+    encode_own(&mut args, &part.algorithm, None);
     ScriptCall {
-        keys: { [key].into_iter() }
-            .chain(reservations)
-            .chain(denials)
-            .collect(),
+        keys: credit.bucket.keys().map(str::as_bytes).collect(),
         args,
     }
 }

@@ -51,9 +51,10 @@ impl LuaRedis {
 
 impl Scripts for LuaRedis {
     fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let call = encode(checks, clock);
+        let checks: Vec<_> = checks.iter().collect();
+        let call = encode(&checks, clock);
         let reply: LuaString = self.eval(&self.check, &call.keys, &[call.packed()]);
-        decode(&reply.as_bytes(), checks).unwrap()
+        decode(&reply.as_bytes(), &checks).unwrap()
     }
 
     fn refund_all(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {

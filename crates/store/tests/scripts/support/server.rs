@@ -64,7 +64,8 @@ impl Server {
 
     /// Runs a batch that may fail.
     pub fn call(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> Reply {
-        let call = encode(checks, clock);
+        let checks: Vec<_> = checks.iter().collect();
+        let call = encode(&checks, clock);
         self.evalsha(&CHECK, &call.keys, vec![call.packed()])
     }
 
@@ -120,9 +121,11 @@ impl Server {
 
 impl Scripts for Server {
     fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        match self.call(checks, clock) {
-            Reply::Bytes(reply) => decode(&reply, checks).unwrap(),
-            Reply::Text(reply) => decode(reply.as_bytes(), checks).unwrap(),
+        let reply = self.call(checks, clock);
+        let checks: Vec<_> = checks.iter().collect();
+        match reply {
+            Reply::Bytes(reply) => decode(&reply, &checks).unwrap(),
+            Reply::Text(reply) => decode(reply.as_bytes(), &checks).unwrap(),
             reply => unreachable!("the script failed: {reply:?}"),
         }
     }
