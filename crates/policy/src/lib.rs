@@ -13,6 +13,7 @@ mod hash;
 mod limit;
 mod pricing;
 mod snapshot;
+mod wire;
 
 // The types of a policy's numbers.
 pub use algorithms::{Algorithm, Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
@@ -50,3 +51,4 @@ pub use pricing::{
     RequestValue, Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
 pub use snapshot::{Opaque, Snapshot, SnapshotError, snapshot_bytes};
+pub use wire::{Wire, write_list};

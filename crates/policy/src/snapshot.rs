@@ -31,6 +31,7 @@ use crate::{
     compiled::{Change, Changed, check_of},
     digest,
     limit::Written,
+    wire::{Wire, write_list},
 };
 
 /// The version of the snapshot as a whole. A filter refuses any other, and keeps the limits that it has.
@@ -102,8 +103,8 @@ impl Compiled {
         writer.array(SNAPSHOT_FIELDS);
         writer.unsigned(FORMAT);
         writer.text(self.domain().as_str());
-        write_revision(&mut writer, revision);
-        list(&mut writer, self.needed_keys());
+        revision.write(&mut writer);
+        write_list(&mut writer, self.needed_keys());
         // Only limiters decide limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
@@ -165,7 +166,7 @@ impl Compiled {
         if reader.unsigned()? != CHANGES || Name::read(reader)? != *self.domain() {
             return Err(DecodeError::Type);
         }
-        let (revision, check) = (read_revision(reader)?, reader.unsigned()?);
+        let (revision, check) = (Revision::read(reader)?, reader.unsigned()?);
         let change = Change {
             revision,
             keys: reader.list(MAX_KEYS, "keys", Name::read)?,
@@ -192,21 +193,23 @@ fn write_limit(
     let parameters = limit.quota.parameters();
     writer.array(24);
     write_header(writer, &limit.name, limit.on_failure, &limit.matchers);
-    list(writer, &limit.per);
+    write_list(writer, &limit.per);
     write_choice(writer, limit.if_missing);
     write_quota(writer, parameters, edges(parameters));
     writer.unsigned(limit.cost);
-    optional(writer, limit.pricing.as_deref());
+    writer.optional(limit.pricing.as_deref(), |writer, pricing| {
+        pricing.write(writer);
+    });
     write_choice(writer, limit.over_limit);
-    optional(writer, limit.penalty.as_ref());
+    limit.penalty.write(writer);
     writer.unsigned(limit.enforce_percent.into());
     write_choice(writer, limit.scope);
     writer.optional(limit.precheck_percent.map(u64::from), Writer::unsigned);
-    writer.optional(limit.lease_ttl_ms, Writer::unsigned);
+    limit.lease_ttl_ms.write(writer);
     writer.boolean(limit.hidden);
-    list(writer, &limit.replaces);
-    optional(writer, paused.as_ref());
-    writer.optional(limit.fleet_size, Writer::unsigned);
+    write_list(writer, &limit.replaces);
+    paused.write(writer);
+    limit.fleet_size.write(writer);
     writer.unsigned(limit.generation);
     writer.boolean(elsewhere);
     writer.list(overrides.iter(), |writer, found| {
@@ -260,7 +263,7 @@ pub fn snapshot_bytes(limit: &Limit) -> usize {
 fn read_snapshot(reader: &mut Reader<'_>) -> Result<Compiled, DecodeError> {
     let _format = reader.unsigned()?;
     let domain = Name::read(reader)?;
-    let revision = read_revision(reader)?;
+    let revision = Revision::read(reader)?;
     let keys: Vec<Name> = reader.list(MAX_KEYS, "keys", Name::read)?;
     let (mut limits, mut opaque) = (Vec::new(), Vec::new());
     let mut rank = 0;
@@ -307,21 +310,6 @@ fn read_changed(
         limit,
         elsewhere,
     }))
-}
-
-fn write_revision(writer: &mut Writer, revision: &Revision) {
-    writer.array(2);
-    writer.unsigned(revision.number);
-    writer.unsigned(revision.digest);
-}
-
-fn read_revision(reader: &mut Reader<'_>) -> Result<Revision, DecodeError> {
-    reader.fields(2, |reader| {
-        Ok(Revision {
-            number: reader.unsigned()?,
-            digest: reader.unsigned()?,
-        })
-    })
 }
 
 /// Writes what can be read alone: the hash of its bytes, and these. Returns the hash, and where both are.
@@ -384,7 +372,7 @@ fn write_header(writer: &mut Writer, name: &Name, on_failure: OnFailure, matcher
     writer.unsigned(LEVEL);
     name.write(writer);
     write_choice(writer, on_failure);
-    list(writer, matchers);
+    write_list(writer, matchers);
 }
 
 fn read_header(reader: &mut Reader<'_>) -> Result<(Name, OnFailure, Vec<Matcher>), DecodeError> {
@@ -415,66 +403,52 @@ fn read_bucket_edits(reader: &mut Reader<'_>) -> Result<BucketEdits, DecodeError
 }
 
 /// A limit, and whether it has overrides that only limiters have.
-#[expect(clippy::too_many_lines, reason = "a line for each field")]
 fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
     reader.fields_and(22, 2, |reader, more| {
         let (name, on_failure, matchers) = read_header(reader)?;
         let per = reader.list(MAX_NAMES, "per", Name::read)?;
-        let if_missing = choice(reader)?;
-        let quota = read_quota(reader)?;
-        let cost = within(reader, 1, MAX_COST)?;
-        let pricing = reader.optional(Pricing::read)?.map(Box::new);
-        let over_limit = choice(reader)?;
-        let penalty = reader.optional(Penalty::read)?;
-        let enforce_percent = small(within(reader, 0, 100)?)?;
-        let scope = choice(reader)?;
-        let precheck_percent = reader.optional(|reader| small(within(reader, 100, 10_000)?))?;
+        let (per_len, if_missing, quota) = (per.len(), choice(reader)?, read_quota(reader)?);
         let longest_ms = quota.lease_max_ms().unwrap_or(0);
-        let lease_ttl_ms = reader.optional(|reader| within(reader, 1, longest_ms))?;
-        let hidden = reader.boolean()?;
-        let replaces = reader.list(MAX_LIMITS, "replaces", Name::read)?;
-        let paused = reader.optional(Pause::read)?;
-        let fleet_size = reader.optional(|reader| within(reader, 1, u64::MAX))?;
-        let generation = reader.unsigned()?;
-        let has_overrides = reader.boolean()?;
-        let overrides = reader.list(MAX_OVERRIDES, "overrides", |reader| {
-            read_override(reader, per.len(), &quota)
-        })?;
-        let deny_status = match more {
-            0 => None,
-            _ => reader.optional(|reader| small(within(reader, 400, 599)?))?,
-        };
-        let bucket_edits = match more {
-            0 | 1 => BucketEdits::default(),
-            _ => read_bucket_edits(reader)?,
-        };
+        let has_overrides;
+        // What is read is in the order in which it was written.
         let limit = Limit {
             name,
             description: None,
             descriptor: None,
+            on_failure,
             matchers,
             per,
             if_missing,
             quota,
-            cost,
-            pricing,
-            over_limit,
-            deny_status,
-            penalty,
-            enforce_percent,
-            on_failure,
-            scope,
-            precheck_percent,
-            lease_ttl_ms,
-            hidden,
-            overrides,
-            replaces,
+            cost: within(reader, 1, MAX_COST)?,
+            pricing: reader.optional(Pricing::read)?.map(Box::new),
+            over_limit: choice(reader)?,
+            penalty: reader.optional(Penalty::read)?,
+            enforce_percent: small(within(reader, 0, 100)?)?,
+            scope: choice(reader)?,
+            precheck_percent: reader.optional(|reader| small(within(reader, 100, 10_000)?))?,
+            lease_ttl_ms: reader.optional(|reader| within(reader, 1, longest_ms))?,
+            hidden: reader.boolean()?,
+            replaces: reader.list(MAX_LIMITS, "replaces", Name::read)?,
             partition: Vec::new(),
-            paused,
-            fleet_size,
-            generation,
+            paused: reader.optional(Pause::read)?,
+            fleet_size: reader.optional(|reader| within(reader, 1, u64::MAX))?,
+            generation: reader.unsigned()?,
             reset_generation: 0,
-            bucket_edits,
+            overrides: {
+                has_overrides = reader.boolean()?;
+                reader.list(MAX_OVERRIDES, "overrides", |reader| {
+                    read_override(reader, per_len, &quota)
+                })?
+            },
+            deny_status: match more {
+                0 => None,
+                _ => reader.optional(|reader| small(within(reader, 400, 599)?))?,
+            },
+            bucket_edits: match more {
+                0 | 1 => BucketEdits::default(),
+                _ => read_bucket_edits(reader)?,
+            },
             place: 0,
         };
         Ok((limit, has_overrides))
@@ -667,10 +641,10 @@ impl Snapshot {
         writer.array(CHANGES_FIELDS);
         writer.unsigned(CHANGES);
         writer.text(self.domain.as_str());
-        write_revision(&mut writer, &self.revision);
+        self.revision.write(&mut writer);
         writer.unsigned(self.check);
         let keys = Some(self.keys.as_slice()).filter(|_| self.keys_step > since);
-        list(&mut writer, keys.unwrap_or_default());
+        write_list(&mut writer, keys.unwrap_or_default());
         writer.list(gone.into_iter(), |writer, name| name.write(writer));
         let changed: Vec<_> = changed().collect();
         writer.list(changed.into_iter(), |writer, (rank, part)| {
@@ -722,20 +696,6 @@ fn longest_rise(numbers: &[usize]) -> Vec<bool> {
     rise
 }
 
-/// A type with one form in a snapshot.
-trait Wire: Sized {
-    fn write(&self, writer: &mut Writer);
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
-}
-
-fn list<T: Wire>(writer: &mut Writer, items: &[T]) {
-    writer.list(items.iter(), |writer, item| item.write(writer));
-}
-
-fn optional<T: Wire>(writer: &mut Writer, item: Option<&T>) {
-    writer.optional(item, |writer, item| item.write(writer));
-}
-
 fn write_choice<T: Choice>(writer: &mut Writer, value: T) {
     let mut choices = T::CHOICES.iter();
     let at = choices.position(|(_, choice)| *choice == value);
@@ -762,30 +722,6 @@ fn small<T: TryFrom<u64>>(number: u64) -> Result<T, DecodeError> {
     T::try_from(number).map_err(|_| DecodeError::Bounds("a number"))
 }
 
-impl Wire for Name {
-    fn write(&self, writer: &mut Writer) {
-        writer.text(self.as_str());
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let text = reader.text()?;
-        text.parse().map_err(|_| {
-            let beginning = text.get(..text.floor_char_boundary(80)).unwrap_or(text);
-            DecodeError::Name(beginning.to_owned())
-        })
-    }
-}
-
-impl Wire for String {
-    fn write(&self, writer: &mut Writer) {
-        writer.text(self);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.text().map(str::to_owned)
-    }
-}
-
 impl Wire for Matcher {
     fn write(&self, writer: &mut Writer) {
         writer.array(2);
@@ -800,21 +736,6 @@ impl Wire for Matcher {
             let key = Name::read(reader)?;
             let patterns = reader.list(MAX_PATTERNS, "patterns", Pattern::read)?;
             Ok(Self::new(key, patterns))
-        })
-    }
-}
-
-impl Wire for Pause {
-    fn write(&self, writer: &mut Writer) {
-        writer.array(1);
-        writer.optional(self.until_ms, Writer::unsigned);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.fields(1, |reader| {
-            Ok(Self {
-                until_ms: reader.optional(Reader::unsigned)?,
-            })
         })
     }
 }
@@ -851,16 +772,16 @@ fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges
     writer.array(11);
     write_choice(writer, Written(parameters.kind));
     parameters.rate.write(writer);
-    writer.optional(parameters.burst, Writer::unsigned);
-    writer.optional(parameters.max_delay_ms, Writer::unsigned);
+    parameters.burst.write(writer);
+    parameters.max_delay_ms.write(writer);
     writer.optional(parameters.align.map(Written), write_choice);
-    writer.optional(parameters.sub_windows, Writer::unsigned);
-    writer.optional(parameters.strict, Writer::boolean);
+    parameters.sub_windows.write(writer);
+    parameters.strict.write(writer);
     // The edges say what the zone's name would.
     writer.boolean(parameters.time_zone.is_some());
     writer.optional(parameters.week_start.map(Written), write_choice);
     write_edges(writer, edges);
-    optional(writer, parameters.adaptive.as_ref());
+    parameters.adaptive.write(writer);
 }
 
 fn read_quota(reader: &mut Reader<'_>) -> Result<Algorithm, DecodeError> {
@@ -884,28 +805,6 @@ fn read_quota(reader: &mut Reader<'_>) -> Result<Algorithm, DecodeError> {
         }
         with_edges(&parameters, edges)
     })
-}
-
-impl Wire for Adaptive {
-    fn write(&self, writer: &mut Writer) {
-        writer.array(4);
-        writer.unsigned(self.min);
-        writer.unsigned(self.max);
-        writer.unsigned(self.latency_ms);
-        writer.unsigned(self.share);
-    }
-
-    /// Whether the numbers are valid shows when they become a quota.
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.fields(4, |reader| {
-            Ok(Self {
-                min: reader.unsigned()?,
-                max: reader.unsigned()?,
-                latency_ms: reader.unsigned()?,
-                share: reader.unsigned()?,
-            })
-        })
-    }
 }
 
 /// Valid numbers with their edges. Calendar windows need some: without them, the limiter decides.
@@ -986,13 +885,13 @@ fn write_override(
         } => {
             writer.array(4);
             writer.optional(rate, |writer, rate| rate.write(writer));
-            writer.optional(burst, Writer::unsigned);
+            burst.write(writer);
             writer.boolean(time_zone.is_some());
             let numbers = found.quota.parameters(limit.parameters());
             write_edges(writer, numbers.and_then(|numbers| edges(&numbers)));
         }
     }
-    writer.optional(found.until_ms, Writer::unsigned);
+    found.until_ms.write(writer);
 }
 
 fn read_override(
@@ -1043,18 +942,18 @@ impl Wire for Pricing {
             Self::Request(price) => {
                 writer.unsigned(0);
                 writer.array(3);
-                list(writer, &price.from);
-                list(writer, &price.table);
+                write_list(writer, &price.from);
+                write_list(writer, &price.table);
                 writer.unsigned(price.default);
             }
             Self::Response(price) => {
                 writer.unsigned(1);
                 writer.array(8);
-                list(writer, &price.from);
-                list(writer, &price.reserve.from);
+                write_list(writer, &price.from);
+                write_list(writer, &price.reserve.from);
                 writer.unsigned(price.reserve.default);
                 writer.unsigned(price.reserve.cap_percent.into());
-                writer.optional(price.on_error, Writer::unsigned);
+                price.on_error.write(writer);
                 let (kind, units) = match price.if_absent {
                     IfAbsent::Estimate => (0, 0),
                     IfAbsent::Max => (1, 0),
@@ -1108,7 +1007,7 @@ fn read_response_price(reader: &mut Reader<'_>) -> Result<ResponsePrice, DecodeE
 impl Wire for Row {
     fn write(&self, writer: &mut Writer) {
         writer.array(2);
-        list(writer, &self.matchers);
+        write_list(writer, &self.matchers);
         writer.unsigned(self.units);
     }
 
@@ -1130,7 +1029,7 @@ impl Wire for RequestValue {
         };
         writer.array(4);
         writer.unsigned(kind);
-        list(writer, words);
+        write_list(writer, words);
         writer.unsigned(self.min);
         writer.unsigned(self.max);
     }
@@ -1159,7 +1058,7 @@ impl Wire for Source {
         match self {
             Self::Sum(terms) => {
                 writer.unsigned(0);
-                list(writer, terms);
+                write_list(writer, terms);
                 writer.unsigned(0);
             }
             Self::Status { of, units } => {
@@ -1204,7 +1103,7 @@ impl Wire for Term {
         };
         writer.array(3);
         writer.unsigned(kind);
-        list(writer, words);
+        write_list(writer, words);
         writer.unsigned(self.weight);
     }
 

@@ -10,12 +10,12 @@ mod report;
 use std::collections::HashSet;
 
 use cbor::{Reader, Writer};
-use policy::{Name, Names, Revision};
+use policy::{Name, Names, Revision, Wire, arrays, write_list};
 
 use crate::{
     Answer, Check, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
     LimitRequest, MAX_BATCH_LIMITS, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_SETTLED,
-    MAX_VALUE, Mode, Pace, Reservation, RetryAfter, Settlement, Slot, SlotAct, SlotId, SlotOp,
+    MAX_VALUE, Mode, Pace, RetryAfter, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
 
 pub use cbor::DecodeError;
@@ -25,114 +25,19 @@ pub use report::{DeniedBucket, Report, RequestCounts, Tally};
 /// Names in one table, at most: one for every limit of a domain.
 const MAX_NAMES: usize = 10_000;
 
-/// What messages consist of, beside plain items.
-trait WriteWords {
-    fn name(&mut self, name: &Name);
-    fn revision(&mut self, revision: &Revision);
-    fn reservation(&mut self, reservation: &Reservation);
-    fn slot(&mut self, slot: &Slot);
+arrays! {
+    LimitCost { units, reserve }
+    Debit { units, serial }
 }
 
-/// What messages consist of, beside plain items.
-trait ReadWords {
-    fn name(&mut self) -> Result<Name, DecodeError>;
-    fn revision(&mut self) -> Result<Revision, DecodeError>;
-    fn index(&mut self) -> Result<usize, DecodeError>;
-    /// A name by its index in a table.
-    fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError>;
-    fn reservation(&mut self) -> Result<Reservation, DecodeError>;
-    fn slot(&mut self) -> Result<Slot, DecodeError>;
-    fn slot_id(&mut self) -> Result<SlotId, DecodeError>;
+fn read_index(reader: &mut Reader<'_>) -> Result<usize, DecodeError> {
+    usize::try_from(reader.unsigned()?).map_err(|_| DecodeError::Index)
 }
 
-impl WriteWords for Writer {
-    fn name(&mut self, name: &Name) {
-        self.text(name.as_str());
-    }
-
-    fn revision(&mut self, revision: &Revision) {
-        self.array(2);
-        self.unsigned(revision.number);
-        self.unsigned(revision.digest);
-    }
-
-    fn reservation(&mut self, reservation: &Reservation) {
-        self.array(4);
-        self.unsigned(reservation.secret);
-        self.unsigned(reservation.number);
-        self.unsigned(reservation.units);
-        self.unsigned(reservation.seal);
-    }
-
-    fn slot(&mut self, slot: &Slot) {
-        self.array(4);
-        self.unsigned(slot.start_ms);
-        self.unsigned(slot.parts);
-        self.unsigned(slot.since_ms);
-        self.unsigned(slot.turn);
-    }
-}
-
-impl ReadWords for Reader<'_> {
-    fn name(&mut self) -> Result<Name, DecodeError> {
-        let text = self.text()?;
-        text.parse()
-            .map_err(|_| DecodeError::Name(beginning(text).to_owned()))
-    }
-
-    fn revision(&mut self) -> Result<Revision, DecodeError> {
-        self.fields(2, |reader| {
-            Ok(Revision {
-                number: reader.unsigned()?,
-                digest: reader.unsigned()?,
-            })
-        })
-    }
-
-    fn index(&mut self) -> Result<usize, DecodeError> {
-        usize::try_from(self.unsigned()?).map_err(|_| DecodeError::Index)
-    }
-
-    fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError> {
-        let index = self.index()?;
-        table.get(index).cloned().ok_or(DecodeError::Index)
-    }
-
-    fn reservation(&mut self) -> Result<Reservation, DecodeError> {
-        self.fields(4, |reader| {
-            Ok(Reservation {
-                secret: reader.unsigned()?,
-                number: reader.unsigned()?,
-                units: reader.unsigned()?,
-                seal: reader.unsigned()?,
-            })
-        })
-    }
-
-    fn slot(&mut self) -> Result<Slot, DecodeError> {
-        self.fields(4, |reader| {
-            Ok(Slot {
-                start_ms: reader.unsigned()?,
-                parts: reader.unsigned()?,
-                since_ms: reader.unsigned()?,
-                turn: reader.unsigned()?,
-            })
-        })
-    }
-
-    fn slot_id(&mut self) -> Result<SlotId, DecodeError> {
-        self.fields(2, |reader| {
-            Ok(SlotId {
-                stamp: reader.unsigned()?,
-                secret: reader.unsigned()?,
-            })
-        })
-    }
-}
-
-/// The beginning of a text, enough for a message.
-fn beginning(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(80)).unwrap_or(text)
+/// A name by its index in a table.
+fn read_indexed(reader: &mut Reader<'_>, table: &[Name]) -> Result<Name, DecodeError> {
+    let index = read_index(reader)?;
+    table.get(index).cloned().ok_or(DecodeError::Index)
 }
 
 /// A table of names and their indexes.
@@ -223,10 +128,10 @@ impl Batch {
         }
         let mut writer = Writer::default();
         writer.array(6);
-        writer.name(&self.domain);
+        self.domain.write(&mut writer);
         writer.text(&self.proxy);
-        writer.optional(self.revision.as_ref(), Writer::revision);
-        writer.list(self.keys.iter(), Writer::name);
+        self.revision.write(&mut writer);
+        write_list(&mut writer, &self.keys);
         limits.write(&mut writer);
         writer.list(self.checks.iter(), |writer, check| {
             check.write(writer, &limits);
@@ -240,13 +145,13 @@ impl Batch {
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Reader::new(bytes).fields(6, |reader| {
-            let domain = reader.name()?;
+            let domain = Name::read(reader)?;
             let proxy = reader.text()?;
             if proxy.len() > MAX_PROXY {
                 return Err(DecodeError::Bounds("proxy"));
             }
-            let revision = reader.optional(Reader::revision)?;
-            let keys = reader.list(MAX_ENTRIES, "keys", Reader::name)?;
+            let revision = Wire::read(reader)?;
+            let keys = reader.list(MAX_ENTRIES, "keys", Name::read)?;
             let mut limits = Limits::read(reader)?;
             let checks = reader.list(MAX_CHECKS, "checks", |reader| {
                 BatchCheck::read(reader, keys.len(), &mut limits)
@@ -273,7 +178,7 @@ struct Limits {
 
 impl Limits {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let names = reader.list(MAX_NAMES, "limits", Reader::name)?;
+        let names = reader.list(MAX_NAMES, "limits", Name::read)?;
         // Two indexes of one name would be two entries for one limit.
         if names.iter().collect::<HashSet<_>>().len() < names.len() {
             return Err(DecodeError::Twice);
@@ -319,12 +224,8 @@ impl BatchCheck {
         writer.list(self.limits.iter(), |writer, entry| {
             entry.write(writer, limits);
         });
-        writer.optional(self.max_delay_ms, Writer::unsigned);
-        writer.optional(self.slot, |writer, slot| {
-            writer.array(2);
-            writer.unsigned(slot.stamp);
-            writer.unsigned(slot.secret);
-        });
+        self.max_delay_ms.write(writer);
+        self.slot.write(writer);
     }
 
     fn read(
@@ -337,8 +238,8 @@ impl BatchCheck {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
                 limits: limits.entries(reader)?,
-                max_delay_ms: reader.optional(Reader::unsigned)?,
-                slot: reader.optional(Reader::slot_id)?,
+                max_delay_ms: Wire::read(reader)?,
+                slot: Wire::read(reader)?,
             })
         })
     }
@@ -369,25 +270,12 @@ impl LimitRequest {
         writer.array(8);
         limits.write_index(writer, &self.limit);
         writer.boolean(self.skip);
-        writer.optional(self.cost, |writer, cost| {
-            writer.array(2);
-            writer.unsigned(cost.units);
-            writer.boolean(cost.reserve);
-        });
-        writer.optional(self.debit, |writer, debit| {
-            writer.array(2);
-            writer.unsigned(debit.units);
-            writer.optional(debit.serial, Writer::unsigned);
-        });
+        self.cost.write(writer);
+        self.debit.write(writer);
         writer.optional(self.lease.as_ref(), |writer, lease| {
             writer.array(2);
             writer.unsigned(lease.want);
-            writer.list(lease.settle.iter(), |writer, settlement| {
-                writer.array(3);
-                writer.unsigned(settlement.epoch);
-                writer.unsigned(settlement.spent);
-                writer.unsigned(settlement.returned);
-            });
+            write_list(writer, &lease.settle);
         });
         writer.list(self.slots.iter(), |writer, op| {
             let (act, units) = match op.act {
@@ -399,15 +287,11 @@ impl LimitRequest {
                 SlotAct::Answered(Pace::Slow) => (SLOW, 0),
             };
             writer.array(3);
-            writer.slot(&op.slot);
+            op.slot.write(writer);
             writer.unsigned(act);
             writer.unsigned(units);
         });
-        writer.list(self.settle.iter(), |writer, settled| {
-            writer.array(2);
-            writer.reservation(&settled.reservation);
-            writer.unsigned(settled.units);
-        });
+        write_list(writer, &self.settle);
         writer.unsigned(self.denied);
     }
 
@@ -418,63 +302,36 @@ impl LimitRequest {
         first: impl FnOnce(usize) -> Result<(), DecodeError>,
     ) -> Result<Self, DecodeError> {
         reader.fields(8, |reader| {
-            let at = reader.index()?;
+            let at = read_index(reader)?;
             first(at)?;
             Ok(Self {
                 limit: limits.get(at).cloned().ok_or(DecodeError::Index)?,
                 skip: reader.boolean()?,
-                cost: reader.optional(|reader| {
-                    reader.fields(2, |reader| {
-                        Ok(LimitCost {
-                            units: reader.unsigned()?,
-                            reserve: reader.boolean()?,
-                        })
-                    })
-                })?,
-                debit: reader.optional(|reader| {
-                    reader.fields(2, |reader| {
-                        Ok(Debit {
-                            units: reader.unsigned()?,
-                            serial: reader.optional(Reader::unsigned)?,
-                        })
-                    })
-                })?,
+                cost: Wire::read(reader)?,
+                debit: Wire::read(reader)?,
                 lease: reader.optional(|reader| {
                     reader.fields(2, |reader| {
                         Ok(LeaseRequest {
                             want: reader.unsigned()?,
-                            settle: reader.list(MAX_SETTLEMENTS, "settlements", read_settlement)?,
+                            settle: reader.list(
+                                MAX_SETTLEMENTS,
+                                "settlements",
+                                Settlement::read,
+                            )?,
                         })
                     })
                 })?,
                 slots: reader.list(MAX_FREE, "slots", read_slot_op)?,
-                settle: reader.list(MAX_SETTLED, "settle", |reader| {
-                    reader.fields(2, |reader| {
-                        Ok(CostSettlement {
-                            reservation: reader.reservation()?,
-                            units: reader.unsigned()?,
-                        })
-                    })
-                })?,
+                settle: reader.list(MAX_SETTLED, "settle", CostSettlement::read)?,
                 denied: reader.unsigned()?,
             })
         })
     }
 }
 
-fn read_settlement(reader: &mut Reader<'_>) -> Result<Settlement, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(Settlement {
-            epoch: reader.unsigned()?,
-            spent: reader.unsigned()?,
-            returned: reader.unsigned()?,
-        })
-    })
-}
-
 fn read_slot_op(reader: &mut Reader<'_>) -> Result<SlotOp, DecodeError> {
     reader.fields(3, |reader| {
-        let slot = reader.slot()?;
+        let slot = Slot::read(reader)?;
         let (act, units) = (reader.unsigned()?, reader.unsigned()?);
         let act = match act {
             FREE => SlotAct::Free(units),
@@ -523,7 +380,7 @@ impl BatchAnswer {
         }
         let mut writer = Writer::default();
         writer.array(4);
-        writer.revision(&self.revision);
+        self.revision.write(&mut writer);
         limits.write(&mut writer);
         writer.list(self.proxies.iter(), |writer, (limit, count)| {
             writer.array(2);
@@ -542,11 +399,11 @@ impl BatchAnswer {
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Reader::new(bytes).fields(4, |reader| {
-            let revision = reader.revision()?;
-            let limits = reader.list(MAX_NAMES, "limits", Reader::name)?;
+            let revision = Revision::read(reader)?;
+            let limits = reader.list(MAX_NAMES, "limits", Name::read)?;
             let proxies = reader.list(MAX_NAMES, "proxies", |reader| {
                 reader.fields(2, |reader| {
-                    Ok((reader.indexed(&limits)?, reader.unsigned()?))
+                    Ok((read_indexed(reader, &limits)?, reader.unsigned()?))
                 })
             })?;
             let results = reader.list(MAX_CHECKS, "results", |reader| {
@@ -625,10 +482,10 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     writer.unsigned(limit.generation);
     writer.unsigned(flags);
     writer.unsigned(verdict.charged);
-    writer.optional(limit.limit, Writer::unsigned);
+    limit.limit.write(writer);
     writer.unsigned(limit.window_ms);
     writer.unsigned(decision.remaining);
-    writer.optional(decision.retry_after.millis(), Writer::unsigned);
+    decision.retry_after.millis().write(writer);
     writer.unsigned(decision.reset_after_ms);
     writer.unsigned(decision.delay_ms);
     if more >= 1 {
@@ -638,23 +495,20 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
             epoch: 0,
             ttl_ms: 0,
         });
-        writer.array(3);
-        writer.unsigned(lease.units);
-        writer.unsigned(lease.epoch);
-        writer.unsigned(lease.ttl_ms);
+        lease.write(writer);
     }
     if more >= 2 {
-        writer.optional(verdict.slot.as_ref(), Writer::slot);
+        verdict.slot.write(writer);
     }
     if let Some(reservation) = &limit.reservation {
-        writer.reservation(reservation);
+        reservation.write(writer);
     }
 }
 
 fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
     reader.fields_and(10, 3, |reader, more| {
         // Not as a struct that ends in `..LimitVerdict::default()`: that is half a kilobyte more in the filter.
-        let mut limit = LimitAnswer::new(reader.indexed(limits)?);
+        let mut limit = LimitAnswer::new(read_indexed(reader, limits)?);
         let verdict = &mut limit.verdict;
         limit.generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
@@ -666,7 +520,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
         limit.hidden = flags & HIDDEN != 0;
         verdict.penalty.left_ms = flags >> PENALTY_FROM;
         verdict.charged = reader.unsigned()?;
-        limit.limit = reader.optional(Reader::unsigned)?;
+        limit.limit = Wire::read(reader)?;
         limit.window_ms = reader.unsigned()?;
         let decision = &mut verdict.decision;
         decision.allowed = flags & ALLOWED != 0;
@@ -675,25 +529,15 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
         decision.reset_after_ms = reader.unsigned()?;
         decision.delay_ms = reader.unsigned()?;
         if more >= 1 {
-            verdict.lease = Some(read_lease(reader)?).filter(|lease| lease.units > 0);
+            verdict.lease = Some(Lease::read(reader)?).filter(|lease| lease.units > 0);
         }
         if more >= 2 {
-            verdict.slot = reader.optional(Reader::slot)?;
+            verdict.slot = Wire::read(reader)?;
         }
         if more >= 3 {
-            limit.reservation = Some(reader.reservation()?);
+            limit.reservation = Some(Wire::read(reader)?);
         }
         Ok(limit)
-    })
-}
-
-fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(Lease {
-            units: reader.unsigned()?,
-            epoch: reader.unsigned()?,
-            ttl_ms: reader.unsigned()?,
-        })
     })
 }
 

@@ -1,11 +1,9 @@
 //! Reports of a proxy's decisions without the limiter.
 
-use policy::Name;
+use policy::{Name, Wire as _};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DecodeError, MAX_NAMES, MAX_PROXY, ReadWords as _, Reader, Table, WriteWords as _, Writer,
-};
+use super::{DecodeError, MAX_NAMES, MAX_PROXY, Reader, Table, Writer, read_indexed};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
 
 /// The decisions that one worker of a proxy made without the limiter since its last report.
@@ -94,7 +92,7 @@ impl Report {
         }
         let mut writer = Writer::default();
         writer.array(7);
-        writer.name(&self.domain);
+        self.domain.write(&mut writer);
         writer.text(&self.proxy);
         names.write(&mut writer);
         writer.list(self.tallies.iter(), |writer, tally| {
@@ -118,12 +116,12 @@ impl Report {
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Reader::new(bytes).fields(7, |reader| {
-            let domain = reader.name()?;
+            let domain = Name::read(reader)?;
             let proxy = reader.text()?;
             if proxy.len() > MAX_PROXY {
                 return Err(DecodeError::Bounds("proxy"));
             }
-            let names = reader.list(MAX_NAMES, "names", Reader::name)?;
+            let names = reader.list(MAX_NAMES, "names", Name::read)?;
             let tallies = reader.list(MAX_TALLIES, "tallies", |reader| {
                 reader.fields(4, |reader| Tally::read(reader, &names))
             })?;
@@ -147,7 +145,7 @@ impl Report {
 
 impl Tally {
     fn read(reader: &mut Reader<'_>, names: &[Name]) -> Result<Option<Self>, DecodeError> {
-        let limit = reader.indexed(names)?;
+        let limit = read_indexed(reader, names)?;
         let outcome = Outcome::from_word(reader.text()?);
         let by = DecidedBy::from_word(reader.text()?);
         let count = reader.unsigned()?;
@@ -185,19 +183,19 @@ impl DeniedBucket {
     }
 
     fn read(reader: &mut Reader<'_>, names: &[Name]) -> Result<Option<Self>, DecodeError> {
-        let limit = reader.indexed(names)?;
+        let limit = read_indexed(reader, names)?;
         let by = DecidedBy::from_word(reader.text()?);
         let (count, ago_ms) = (reader.unsigned()?, reader.unsigned()?);
         let bucket = reader.list(MAX_ENTRIES, "bucket", |reader| {
             reader.fields(2, |reader| {
-                let name = reader.indexed(names)?;
+                let name = read_indexed(reader, names)?;
                 let value = reader.optional(Reader::bytes)?;
                 Ok((name, value.map(|value| cut(value).to_vec())))
             })
         })?;
         let descriptor = reader.list(MAX_ENTRIES, "descriptor", |reader| {
             reader.fields(2, |reader| {
-                let name = reader.indexed(names)?;
+                let name = read_indexed(reader, names)?;
                 Ok((name, cut(reader.bytes()?).to_vec()))
             })
         })?;
