@@ -44,7 +44,26 @@ pub(crate) struct BucketKey {
     pub(crate) overflow_generation: u64,
 }
 
+/// A bucket, and a generation of its limit: what was stored under another one does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketAt {
+    pub(crate) key: BucketKey,
+    pub(crate) generation: u64,
+}
+
+impl BucketAt {
+    #[must_use]
+    pub(crate) fn in_role(self, role: Role) -> Self {
+        self.key.in_role(role).at(self.generation)
+    }
+}
+
 impl BucketKey {
+    pub(crate) fn at(self, generation: u64) -> BucketAt {
+        let key = self;
+        BucketAt { key, generation }
+    }
+
     /// A hash that clients cannot choose.
     pub(crate) fn hash(self) -> u64 {
         self.tag
@@ -69,12 +88,12 @@ pub(crate) fn write_answer(
     host: &impl Host,
     now: Now,
     table: &Table,
-    (key, generation): (BucketKey, u64),
+    bucket: BucketAt,
     status: BucketStatus,
     denial: Option<(Option<CachedDenial>, Now)>,
 ) {
     // Contended: other workers are writing answers that are as recent.
-    let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
+    let _ = table.update::<BucketEntry, _>(host, bucket, now, |found| {
         let entry = &mut found.entry;
         let mut changed = entry.update_status(status);
         if let Some((denial, sent)) = denial
@@ -157,37 +176,30 @@ impl WorkerCache {
     /// The cached state of a bucket, unless it is stale or was read at `since_us` or before.
     pub(crate) fn get_fresh(
         &mut self,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
         now: Now,
         since_us: u64,
     ) -> Option<CachedBucket> {
-        let cached = *self.get(key, generation)?;
+        let cached = *self.get(bucket)?;
         let age_us = now.mono_us.saturating_sub(cached.loaded_us);
         (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
     }
 
     /// The last cached denial of a bucket, whether or not it still holds.
-    pub(crate) fn denial(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
-        self.get(key, generation)?.denial
+    pub(crate) fn denial(&mut self, bucket: BucketAt) -> Option<CachedDenial> {
+        self.get(bucket)?.denial
     }
 
     /// Makes the next use of a bucket read the table again.
-    pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
-        if let Some(cached) = self.get(key, generation) {
+    pub(crate) fn invalidate(&mut self, bucket: BucketAt) {
+        if let Some(cached) = self.get(bucket) {
             cached.loaded_us = 0;
         }
     }
 
     /// Caches an entry that was read from the table.
-    pub(crate) fn store_entry(
-        &mut self,
-        key: BucketKey,
-        generation: u64,
-        entry: &BucketEntry,
-        now: Now,
-    ) {
-        let Some(cached) = self.get_or_add(key, generation) else {
+    pub(crate) fn store_entry(&mut self, bucket: BucketAt, entry: &BucketEntry, now: Now) {
+        let Some(cached) = self.get_or_add(bucket) else {
             return;
         };
         cached.loaded_us = now.mono_us;
@@ -205,12 +217,11 @@ impl WorkerCache {
     /// Caches a denial, which the caller writes to the table.
     pub(crate) fn store_denial(
         &mut self,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
         status: BucketStatus,
         denial: CachedDenial,
     ) {
-        let Some(cached) = self.get_or_add(key, generation) else {
+        let Some(cached) = self.get_or_add(bucket) else {
             return;
         };
         cached.status = Some(status);
@@ -222,12 +233,11 @@ impl WorkerCache {
     /// `urgent` because calls fail.
     pub(crate) fn store_status(
         &mut self,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
         status: BucketStatus,
         urgent: bool,
     ) -> bool {
-        let Some(cached) = self.get_or_add(key, generation) else {
+        let Some(cached) = self.get_or_add(bucket) else {
             return true;
         };
         cached.status = Some(status);
@@ -239,7 +249,7 @@ impl WorkerCache {
             }
             Some(written) if is_significant(written, status) => {
                 if !std::mem::replace(&mut cached.is_queued, true) {
-                    self.unwritten.push(key);
+                    self.unwritten.push(bucket.key);
                 }
                 false
             }
@@ -285,7 +295,7 @@ impl WorkerCache {
             cached.is_queued = false;
             cached.written = cached.status;
             if let Some(status) = cached.status {
-                write_answer(host, now, table, (key, cached.generation), status, None);
+                write_answer(host, now, table, key.at(cached.generation), status, None);
             }
         }
         if self.is_full() {
@@ -293,25 +303,25 @@ impl WorkerCache {
         }
     }
 
-    fn get(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
-        if self.young.position(key).is_none() {
-            let cached = self.old.take(key)?;
-            self.young.add(key, cached);
+    fn get(&mut self, bucket: BucketAt) -> Option<&mut CachedBucket> {
+        if self.young.position(bucket.key).is_none() {
+            let cached = self.old.take(bucket.key)?;
+            self.young.add(bucket.key, cached);
         }
-        let cached = self.young.get(key)?;
-        (cached.generation == generation).then_some(cached)
+        let cached = self.young.get(bucket.key)?;
+        (cached.generation == bucket.generation).then_some(cached)
     }
 
     /// The cached state of a bucket, added if it is missing.
-    fn get_or_add(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
-        if self.young.position(key).is_none() {
-            let cached = self.old.take(key).unwrap_or_default();
-            self.young.add(key, cached);
+    fn get_or_add(&mut self, bucket: BucketAt) -> Option<&mut CachedBucket> {
+        if self.young.position(bucket.key).is_none() {
+            let cached = self.old.take(bucket.key).unwrap_or_default();
+            self.young.add(bucket.key, cached);
         }
-        let cached = self.young.get(key)?;
-        if cached.generation != generation {
+        let cached = self.young.get(bucket.key)?;
+        if cached.generation != bucket.generation {
             *cached = CachedBucket {
-                generation,
+                generation: bucket.generation,
                 is_queued: cached.is_queued,
                 ..CachedBucket::default()
             };

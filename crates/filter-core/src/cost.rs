@@ -100,7 +100,7 @@ impl Meter {
             let limit_check = check.find(&answered.name)?;
             Some(Reserved {
                 limit: Arc::clone(&limit_check.limit),
-                key: limit_check.key,
+                key: limit_check.bucket.key,
                 reservation,
                 capacity: answered.limit.unwrap_or(0),
             })

@@ -23,7 +23,7 @@ use protocol::{Answer, Lease, LimitAnswer};
 
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
-    cache::{BucketKey, BucketStatus, write_answer},
+    cache::{BucketAt, BucketKey, BucketStatus, write_answer},
     host::{Host, Now},
     metrics::Event,
     request::{Claims, Extracted, LeasedUnits, LimitCheck, PendingCheck},
@@ -41,8 +41,8 @@ impl Worker {
     /// Reserves units of this worker's leases. Touches neither shared data nor the limiter.
     pub(crate) fn reserve_units(&mut self, now: Now, check: &mut PendingCheck) {
         for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
-            let (key, generation) = (limit_check.key, limit_check.generation);
-            let reservation = (self.leases).take(key, generation, limit_check.limit.cost, now);
+            let cost = limit_check.limit.cost;
+            let reservation = self.leases.take(limit_check.bucket, cost, now);
             if let Some(reservation) = reservation {
                 limit_check.claim(reservation, &mut check.claims);
             }
@@ -61,8 +61,7 @@ impl Worker {
             let Some(terms) = self.terms(limit) else {
                 continue;
             };
-            let generation = limit_check.generation;
-            let Some(worker_lease) = self.leases.open(limit_check.key, generation, now) else {
+            let Some(worker_lease) = self.leases.open(limit_check.bucket, now) else {
                 continue;
             };
             let left = limit_check.status.map(|status| status.remaining);
@@ -75,8 +74,7 @@ impl Worker {
             let portion = worker_lease.next_portion(now, &terms);
             let bucket = LeasedBucket {
                 table: &self.process.table,
-                key: limit_check.key,
-                generation,
+                bucket: limit_check.bucket,
                 terms: &terms,
             };
             let change = bucket.update(host, now, None, &mut |shared_lease, status| {
@@ -119,11 +117,8 @@ impl LimitCheck {
     /// Leased units decide the limit.
     fn claim(&mut self, units: Grant, claims: &mut Claims) {
         self.leased = true;
-        claims.leased.push(LeasedUnits {
-            key: self.key,
-            generation: self.generation,
-            units,
-        });
+        let bucket = self.bucket;
+        claims.leased.push(LeasedUnits { bucket, units });
     }
 }
 
@@ -156,7 +151,7 @@ impl Worker {
         now: Now,
     ) -> Option<QuotaStatus> {
         let limit = &limit_check.limit;
-        let worker_lease = (self.leases).find(limit_check.key, limit_check.generation)?;
+        let worker_lease = self.leases.find(limit_check.bucket)?;
         let status = worker_lease.status.filter(|_| !limit.hidden)?;
         let leased = worker_lease
             .shared
@@ -215,8 +210,8 @@ impl Worker {
                 && let (Some(limit_answer), Some(terms)) =
                     (answer.limits.get(at), self.terms(limit))
             {
-                let generation = limit_check.generation;
-                let worker_lease = self.leases.find(limit_check.key, generation);
+                let BucketAt { key, generation } = limit_check.bucket;
+                let worker_lease = self.leases.find(limit_check.bucket);
                 match worker_lease.filter(|_| limit_answer.generation > generation) {
                     Some(worker_lease) => {
                         let units = limit_answer.verdict.lease.map_or(0, |lease| lease.units);
@@ -224,7 +219,7 @@ impl Worker {
                         worker_lease.mark_outdated(limit_answer.verdict.lease);
                         self.ticks.by_maintenance(now, now.mono_us);
                     }
-                    None => self.share(host, now, sent, &terms, limit_check.key, limit_answer),
+                    None => self.share(host, now, sent, &terms, key, limit_answer),
                 }
             }
             if check.cost == 0 || limit_check.leased {
@@ -245,16 +240,13 @@ impl Worker {
     ) {
         let status = BucketStatus::new(now, limit_answer);
         let failing = self.outage.breaker.failed_lately(now);
-        if self
-            .cache
-            .store_status(key, limit_answer.generation, status, failing)
-        {
-            let bucket = (key, limit_answer.generation);
+        let bucket = key.at(limit_answer.generation);
+        if self.cache.store_status(bucket, status, failing) {
             write_answer(host, now, &self.process.table, bucket, status, None);
         }
         let units = limit_answer.verdict.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
-        let mut worker_lease = self.leases.find(key, limit_answer.generation);
+        let mut worker_lease = self.leases.find(bucket);
         // The worker that queried takes the first portion.
         let empty = worker_lease
             .as_ref()
@@ -262,8 +254,7 @@ impl Worker {
         let portion = empty.map(|worker_lease| worker_lease.next_portion(now, terms));
         let leased = LeasedBucket {
             table: &self.process.table,
-            key,
-            generation: limit_answer.generation,
+            bucket,
             terms,
         };
         let landed = leased.update(host, now, Some(status), &mut |shared_lease, _| {
@@ -290,17 +281,17 @@ impl Worker {
 
     /// Maintains the leases that are due.
     pub(crate) fn maintain_leases(&mut self, host: &impl Host, now: Now) {
-        for (key, generation) in self.leases.due(now) {
-            let worker_lease = self.leases.find(key, generation);
+        for bucket in self.leases.due(now) {
+            let worker_lease = self.leases.find(bucket);
             let Some(descriptor) =
                 worker_lease.and_then(|worker_lease| worker_lease.descriptor.clone())
             else {
                 continue;
             };
             if let Some(terms) = self.terms(&descriptor.limit)
-                && let Some(lease_query) = self.maintain(host, now, &terms, key, generation)
+                && let Some(lease_query) = self.maintain(host, now, &terms, bucket)
             {
-                self.settle(now, &descriptor, key, lease_query);
+                self.settle(now, &descriptor, bucket.key, lease_query);
             }
         }
     }
@@ -310,14 +301,12 @@ impl Worker {
         host: &impl Host,
         now: Now,
         terms: &Terms,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
     ) -> Option<LeaseQuery> {
-        let worker_lease = self.leases.find(key, generation)?;
+        let worker_lease = self.leases.find(bucket)?;
         let bucket = LeasedBucket {
             table: &self.process.table,
-            key,
-            generation,
+            bucket,
             terms,
         };
         let maintained = bucket.update(host, now, None, &mut |shared_lease, _| {
@@ -341,11 +330,9 @@ impl Worker {
             let Some(terms) = descriptor.and_then(|of| self.terms(&of.limit)) else {
                 continue;
             };
-            let (key, generation) = worker_lease.bucket();
             let bucket = LeasedBucket {
                 table: &self.process.table,
-                key,
-                generation,
+                bucket: worker_lease.bucket,
                 terms: &terms,
             };
             // Contended: nobody uses the units.
@@ -368,7 +355,7 @@ impl Worker {
         let mut limit_checks = self.limit_checks_of(&descriptor.entries, policy, now);
         if let Some(limit_check) = limit_checks
             .iter_mut()
-            .find(|limit_check| limit_check.key == key)
+            .find(|limit_check| limit_check.bucket.key == key)
         {
             limit_check.lease_query = Some(Box::new(lease_query));
             let policy = Arc::clone(policy);
@@ -398,9 +385,8 @@ impl Worker {
     /// A check was not sent: its settlements go back to the worker's lease, for another query.
     pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
         for limit_check in &check.limit_checks {
-            let (key, generation) = (limit_check.key, limit_check.generation);
             if let Some(lease_query) = &limit_check.lease_query
-                && let Some(worker_lease) = self.leases.find(key, generation)
+                && let Some(worker_lease) = self.leases.find(limit_check.bucket)
             {
                 worker_lease.settlements.merge(&lease_query.settle);
             }

@@ -4,7 +4,7 @@
 use algorithms::{Algorithm, Charged, Decision, Edges, Kind, Parameters, Rate, Slot, State};
 
 use crate::{
-    cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Role, Room, Table, Update},
+    cache::{BucketAt, BucketEntry, DebtSpan, Found, LocalState, Role, Room, Table, Update},
     host::{Contended, Host, Now},
     request::LimitCheck,
     worker::Worker,
@@ -14,9 +14,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalBucket<'a> {
     pub(crate) table: &'a Table,
-    pub(crate) key: BucketKey,
-    /// The generation of its limit.
-    pub(crate) generation: u64,
+    pub(crate) bucket: BucketAt,
     pub(crate) algorithm: &'a Algorithm,
     pub(crate) start: Start,
 }
@@ -65,39 +63,37 @@ impl LocalBucket<'_> {
         cost: u64,
         take: Take,
     ) -> Result<(Decision, Option<Slot>), Contended> {
-        self.table
-            .update(host, self.key, self.generation, now, |found| {
-                let state = self.state(found, now, cost);
-                let keeps = match found.room {
-                    Room::Own => true,
-                    Room::Overflow => self.start != Start::Precheck,
-                    Room::None => false,
-                };
-                let (at_ms, state_now) = (now.wall_ms, state.as_ref());
-                let charge = take != Take::Peek;
-                let decided = (self.algorithm).decide_local(state_now, at_ms, (cost, 0), charge);
-                // Policies refuse limits here whose algorithm has no state of a fixed size.
-                let Some((decision, slot, write)) = decided else {
-                    return Update::Keep(Err(Contended));
-                };
-                // The starting state is stored, or the bucket would start again each time.
-                let stored = found.entry.local.is_some();
-                match write.or(state.filter(|_| !stored)) {
-                    Some(state) if keeps => {
-                        if let (Take::ChargeAsDebt, Start::Fallback { span, .. }) =
-                            (take, self.start)
-                            && decision.allowed
-                            && cost > 0
-                            && found.room == Room::Own
-                        {
-                            found.entry.debt.add(cost, span, now.mono_us);
-                        }
-                        self.store(found, &state, &decision, now);
-                        Update::Write(Ok((decision, slot)))
+        self.table.update(host, self.bucket, now, |found| {
+            let state = self.state(found, now, cost);
+            let keeps = match found.room {
+                Room::Own => true,
+                Room::Overflow => self.start != Start::Precheck,
+                Room::None => false,
+            };
+            let (at_ms, state_now) = (now.wall_ms, state.as_ref());
+            let charge = take != Take::Peek;
+            let decided = (self.algorithm).decide_local(state_now, at_ms, (cost, 0), charge);
+            // Policies refuse limits here whose algorithm has no state of a fixed size.
+            let Some((decision, slot, write)) = decided else {
+                return Update::Keep(Err(Contended));
+            };
+            // The starting state is stored, or the bucket would start again each time.
+            let stored = found.entry.local.is_some();
+            match write.or(state.filter(|_| !stored)) {
+                Some(state) if keeps => {
+                    if let (Take::ChargeAsDebt, Start::Fallback { span, .. }) = (take, self.start)
+                        && decision.allowed
+                        && cost > 0
+                        && found.room == Room::Own
+                    {
+                        found.entry.debt.add(cost, span, now.mono_us);
                     }
-                    _ => Update::Keep(Ok((decision, slot))),
+                    self.store(found, &state, &decision, now);
+                    Update::Write(Ok((decision, slot)))
                 }
-            })?
+                _ => Update::Keep(Ok((decision, slot))),
+            }
+        })?
     }
 
     /// Refunds a charge as far as it still counts; in a queue, frees the slot.
@@ -110,17 +106,16 @@ impl LocalBucket<'_> {
         now: Now,
         charged: &Charged,
     ) -> Result<(), Contended> {
-        self.table
-            .update(host, self.key, self.generation, now, |found| {
-                match self.refunded(found, now, charged) {
-                    Some((state, decision)) => {
-                        self.store(found, &state, &decision, now);
-                        Update::Write(())
-                    }
-                    // The bucket was evicted, or the limit edited.
-                    None => Update::Keep(()),
+        self.table.update(host, self.bucket, now, |found| {
+            match self.refunded(found, now, charged) {
+                Some((state, decision)) => {
+                    self.store(found, &state, &decision, now);
+                    Update::Write(())
                 }
-            })
+                // The bucket was evicted, or the limit edited.
+                None => Update::Keep(()),
+            }
+        })
     }
 
     /// The bucket's state after the refund, and a decision of cost 0 by it.
@@ -212,11 +207,10 @@ impl Worker {
     ) -> LocalBucket<'a> {
         LocalBucket {
             table: &self.process.table,
-            key: match start {
-                Start::Precheck => of.key.in_role(Role::Precheck),
-                _ => of.key,
+            bucket: match start {
+                Start::Precheck => of.bucket.in_role(Role::Precheck),
+                _ => of.bucket,
             },
-            generation: of.generation,
             algorithm,
             start,
         }

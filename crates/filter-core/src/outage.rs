@@ -194,8 +194,8 @@ impl PendingCheck {
             .filter(|limit_check| concerns(limit_check))
         {
             let span = DebtSpan::from_algorithm(&limit_check.limit.quota, now);
-            let (key, generation) = (limit_check.key, limit_check.generation);
-            let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
+            let bucket = limit_check.bucket;
+            let changed = table.update::<BucketEntry, _>(host, bucket, now, |found| {
                 let before = found.entry.debt;
                 change(&mut found.entry.debt, limit_check, span);
                 Update::new(found.entry.debt != before, ())
@@ -245,11 +245,8 @@ impl Worker {
     /// health, so only the caches of this request's buckets are invalidated, to find their debts.
     pub(crate) fn decide_rejected(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
         self.restore_settlements(&check);
-        for LimitCheck {
-            key, generation, ..
-        } in &check.limit_checks
-        {
-            self.cache.invalidate(*key, *generation);
+        for limit_check in &check.limit_checks {
+            self.cache.invalidate(limit_check.bucket);
         }
         self.apply_fallback(host, now, check, ChargeStatus::NotCharged);
     }
@@ -311,7 +308,7 @@ impl Worker {
             return self.without_policy(host, now, check);
         };
         for limit_check in check.global() {
-            self.cache.queue_write(limit_check.key);
+            self.cache.queue_write(limit_check.bucket.key);
         }
         self.flush_cache(host, now);
         let Some(admission) = self.decide_by_fallback(host, now, &mut check, charge) else {
@@ -558,7 +555,7 @@ impl Worker {
         };
         let size = ShareSlot::size(quota, limit.proxies());
         let ttl_ms = limit.quota.parameters().rate.period_ms;
-        let mut share = ShareSlot::new(limit_check.key, ttl_ms);
+        let mut share = ShareSlot::new(limit_check.bucket.key, ttl_ms);
         let peek = take == Take::Peek;
         let fits = share.take(&self.process.table, host, now, size, peek) == Ok(true);
         if fits && !peek {

@@ -135,9 +135,9 @@ impl Worker {
     #[inline(never)]
     pub(crate) fn record_denial(&mut self, now: Now, check: &PendingCheck, denial: &Denial) {
         self.reporter.denied();
-        for LimitCheck { key, limit, .. } in &check.limit_checks {
+        for LimitCheck { bucket, limit, .. } in &check.limit_checks {
             if denial.by.iter().any(|(name, _)| *name == limit.name) {
-                (self.reporter).add(now, *key, limit, denial.source, &check.entries);
+                (self.reporter).add(now, bucket.key, limit, denial.source, &check.entries);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Denials {
             if limit_check.denied == 0 {
                 continue;
             }
-            if let Some(counted) = self.of(limit_check.key) {
+            if let Some(counted) = self.of(limit_check.bucket.key) {
                 counted.denied += std::mem::take(&mut limit_check.denied);
             } else {
                 more = true;
@@ -215,7 +215,7 @@ impl Denials {
             self.due_us = now.after_ms(EVERY_MS);
         }
         for limit_check in limit_checks.iter().filter(|of| of.denied > 0) {
-            self.positions.add(limit_check.key.hash(), at);
+            self.positions.add(limit_check.bucket.key.hash(), at);
         }
         let report = PendingCheck::background(policy, entries, limit_checks);
         self.counted.push(report);
@@ -225,7 +225,7 @@ impl Denials {
     fn of(&mut self, key: BucketKey) -> Option<&mut LimitCheck> {
         let at = self.positions.of(key.hash()).next()?;
         let limit_checks = &mut self.counted.get_mut(at)?.limit_checks;
-        limit_checks.iter_mut().find(|of| of.key == key)
+        limit_checks.iter_mut().find(|of| of.bucket.key == key)
     }
 
     /// Whether there is nothing to report.
@@ -276,7 +276,7 @@ mod tests {
             panic!("one limit")
         };
         let user = user.to_le_bytes();
-        limit_check.key = table.key(("per-user", 1), [Some(&user[..])].into_iter());
+        limit_check.bucket.key = table.key(("per-user", 1), [Some(&user[..])].into_iter());
         limit_check.denied = count;
         limit_check.leased = true;
         denials.count(now, check);

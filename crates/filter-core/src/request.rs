@@ -15,7 +15,7 @@ use in_flight::InFlight;
 use protocol::CHECK_STREAM;
 
 use crate::{
-    cache::BucketKey,
+    cache::BucketAt,
     call::{CHECK_PATH, POLICY_PATH, REPORT_PATH},
     cost::{Meter, Metered, RequestBodies},
     host::{Host, Now},
@@ -231,16 +231,14 @@ pub(crate) struct Claims {
 /// Units that a request reserved in this worker's lease of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeasedUnits {
-    pub(crate) key: BucketKey,
-    pub(crate) generation: u64,
+    pub(crate) bucket: BucketAt,
     pub(crate) units: Grant,
 }
 
 /// Units that a request was charged in a bucket of this proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalUnits {
-    pub(crate) key: BucketKey,
-    pub(crate) generation: u64,
+    pub(crate) bucket: BucketAt,
     pub(crate) algorithm: Arc<Algorithm>,
     pub(crate) charged: Charged,
 }
@@ -253,8 +251,7 @@ impl LocalUnits {
         now: Now,
     ) -> Self {
         Self {
-            key: of.key,
-            generation: of.generation,
+            bucket: of.bucket,
             algorithm,
             charged: Charged {
                 at_ms: now.wall_ms,
@@ -283,7 +280,7 @@ impl Worker {
     pub(crate) fn keep(&mut self, now: Now, stream: StreamId, claims: &mut Claims) {
         // Not settled before: until now, another limit could deny the request.
         for of in claims.leased.drain(..) {
-            if let Some(worker_lease) = self.leases.find(of.key, of.generation) {
+            if let Some(worker_lease) = self.leases.find(of.bucket) {
                 worker_lease.spend(of.units);
             }
         }
@@ -306,7 +303,7 @@ impl Worker {
         // Leased units were never charged to the request, only set aside: neither spent nor returned, they
         // would be withheld from everybody until their lease ends.
         for of in claims.leased {
-            if let Some(worker_lease) = self.leases.find(of.key, of.generation) {
+            if let Some(worker_lease) = self.leases.find(of.bucket) {
                 worker_lease.release(of.units);
             }
         }
@@ -326,8 +323,7 @@ impl Worker {
     fn refund(&self, host: &impl Host, now: Now, units: &LocalUnits) {
         let bucket = LocalBucket {
             table: &self.process.table,
-            key: units.key,
-            generation: units.generation,
+            bucket: units.bucket,
             algorithm: &units.algorithm,
             start: Start::Full,
         };

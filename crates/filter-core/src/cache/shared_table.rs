@@ -16,7 +16,7 @@ use std::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::{
-    cache::{BucketEntry, BucketKey, LocalState},
+    cache::{BucketAt, BucketEntry, BucketKey, LocalState},
     host::{self, Change, Contended, Host, Now, Put, Reader},
 };
 
@@ -116,15 +116,9 @@ impl Table {
     }
 
     /// Reads a bucket of this generation.
-    pub(crate) fn read<E: Record>(
-        &self,
-        host: &impl Host,
-        key: BucketKey,
-        generation: u64,
-        now: Now,
-    ) -> Found<E> {
-        match host.load(&self.set_key(key)) {
-            Some(read) => Set::parse(&read.bytes).find(key, generation, now),
+    pub(crate) fn read<E: Record>(&self, host: &impl Host, bucket: BucketAt, now: Now) -> Found<E> {
+        match host.load(&self.set_key(bucket.key)) {
+            Some(read) => Set::parse(&read.bytes).find(bucket, now),
             None => Found::default(),
         }
     }
@@ -134,17 +128,16 @@ impl Table {
     pub(crate) fn update<E: Record, R>(
         &self,
         host: &impl Host,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
         now: Now,
         mut change: impl FnMut(&mut Found<E>) -> Update<R>,
     ) -> Result<R, Contended> {
-        host::update(host, &self.set_key(key), |bytes| {
+        host::update(host, &self.set_key(bucket.key), |bytes| {
             let set = Set::parse(bytes);
-            let mut found = set.find(key, generation, now);
+            let mut found = set.find(bucket, now);
             match change(&mut found) {
                 Update::Keep(result) => Change::Keep(result),
-                Update::Write(result) => match set.with(key, generation, found, now) {
+                Update::Write(result) => match set.with(bucket, found, now) {
                     Some(bytes) => Change::Write(bytes, result),
                     None => Change::Keep(result),
                 },
@@ -267,7 +260,8 @@ impl<'a> Set<'a> {
     }
 
     /// The entry of a bucket. One of another generation counts as absent: its limit was edited.
-    pub(super) fn find<E: Record>(&self, key: BucketKey, generation: u64, now: Now) -> Found<E> {
+    pub(super) fn find<E: Record>(&self, bucket: BucketAt, now: Now) -> Found<E> {
+        let BucketAt { key, generation } = bucket;
         let own = find_way(&self.ways, key.tag).filter(|way| way.generation == generation);
         let overflow = find_way(&self.overflows, key.overflow);
         let overflow = overflow.filter(|way| way.generation == key.overflow_generation);
@@ -289,11 +283,11 @@ impl<'a> Set<'a> {
     /// `None`: there is nothing to write.
     pub(super) fn with<E: Record>(
         mut self,
-        key: BucketKey,
-        generation: u64,
+        bucket: BucketAt,
         found: Found<E>,
         now: Now,
     ) -> Option<Vec<u8>> {
+        let BucketAt { key, generation } = bucket;
         let mut bytes = Vec::with_capacity(192);
         let (ways, tag, generation, in_use_until_us) = match found.room {
             Room::Own => {
@@ -373,10 +367,10 @@ mod tests {
         let mut bytes = Vec::new();
         for tag in 0..4 {
             let set = Set::parse(&bytes);
-            let mut found = set.find::<BucketEntry>(key(tag, 1), 1, at(1));
+            let mut found = set.find::<BucketEntry>(key(tag, 1).at(1), at(1));
             assert_eq!(found.room, Room::Own);
             found.entry.local = Some(state(until_ms));
-            bytes = set.with(key(tag, 1), 1, found, at(1)).unwrap();
+            bytes = set.with(key(tag, 1).at(1), found, at(1)).unwrap();
         }
         bytes
     }
@@ -387,10 +381,10 @@ mod tests {
             let mut bytes = Vec::new();
             for (tag, entry) in (0..).zip(&entries) {
                 let found = Found { entry: entry.clone(), ..Found::default() };
-                bytes = Set::parse(&bytes).with(key(tag, 9), 1, found, at(1)).unwrap();
+                bytes = Set::parse(&bytes).with(key(tag, 9).at(1), found, at(1)).unwrap();
             }
             for (tag, entry) in (0..).zip(entries) {
-                prop_assert_eq!(Set::parse(&bytes).find::<BucketEntry>(key(tag, 9), 1, at(1)).entry, entry);
+                prop_assert_eq!(Set::parse(&bytes).find::<BucketEntry>(key(tag, 9).at(1), at(1)).entry, entry);
             }
         }
 
@@ -399,17 +393,17 @@ mod tests {
             let mut bytes = bytes;
             bytes.insert(0, FORMAT);
             let set = Set::parse(&bytes);
-            let found = set.find::<BucketEntry>(key(1, 1), 1, at(1));
-            let _ = set.with(key(1, 1), 1, found, at(1));
+            let found = set.find::<BucketEntry>(key(1, 1).at(1), at(1));
+            let _ = set.with(key(1, 1).at(1), found, at(1));
         }
     }
 
     #[test]
     fn an_entry_in_use_is_not_evicted() {
         let bytes = full(100);
-        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1), 1, at(99));
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1).at(1), at(99));
         assert_eq!(found.room, Room::Overflow);
-        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1), 1, at(100));
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1).at(1), at(100));
         assert_eq!(found.room, Room::Own);
     }
 
@@ -427,21 +421,23 @@ mod tests {
             entry,
             ..Found::default()
         };
-        bytes = Set::parse(&bytes).with(key(2, 1), 1, found, at(1)).unwrap();
+        bytes = Set::parse(&bytes)
+            .with(key(2, 1).at(1), found, at(1))
+            .unwrap();
         // The others are out of use.
         let mut status = 0;
         for tag in 10..13 {
             let set = Set::parse(&bytes);
-            let mut found = set.find::<BucketEntry>(key(tag, 1), 1, at(200));
+            let mut found = set.find::<BucketEntry>(key(tag, 1).at(1), at(200));
             found.entry.local = Some(state(1000));
             status += u32::from(found.room == Room::Own);
-            bytes = set.with(key(tag, 1), 1, found, at(200)).unwrap();
+            bytes = set.with(key(tag, 1).at(1), found, at(200)).unwrap();
         }
         assert_eq!(status, 3);
-        let found = Set::parse(&bytes).find::<BucketEntry>(key(13, 1), 1, at(200));
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(13, 1).at(1), at(200));
         assert_eq!(found.room, Room::Overflow);
         let debt = Set::parse(&bytes)
-            .find::<BucketEntry>(key(2, 1), 1, at(200))
+            .find::<BucketEntry>(key(2, 1).at(1), at(200))
             .entry
             .debt;
         assert_eq!(debt.units(span, 200_000), 1);
@@ -452,7 +448,7 @@ mod tests {
         let mut bytes = full(100);
         for (limit, room) in [(1, Room::Overflow), (2, Room::Overflow), (3, Room::None)] {
             let set = Set::parse(&bytes);
-            let mut found = set.find::<BucketEntry>(key(50 + limit, limit), 1, at(2));
+            let mut found = set.find::<BucketEntry>(key(50 + limit, limit).at(1), at(2));
             assert_eq!(
                 (found.room, found.overflow.clone()),
                 (room, None),
@@ -460,12 +456,12 @@ mod tests {
             );
             found.overflow = Some(state(100 + limit));
             bytes = set
-                .with(key(50 + limit, limit), 1, found, at(2))
+                .with(key(50 + limit, limit).at(1), found, at(2))
                 .unwrap_or(bytes.clone());
         }
         let overflow = |limit| {
             Set::parse(&bytes)
-                .find::<BucketEntry>(key(99, limit), 1, at(2))
+                .find::<BucketEntry>(key(99, limit).at(1), at(2))
                 .overflow
         };
         assert_eq!(

@@ -26,16 +26,16 @@ fn a_cached_entry_expires_after_a_second_a_failure_or_an_edit() {
     let (_, mut keys) = keys();
     let key = keys.next().unwrap();
     let mut worker_cache = WorkerCache::default();
-    assert!(worker_cache.get_fresh(key, 1, at(5), 0).is_none());
-    worker_cache.store_entry(key, 1, &BucketEntry::default(), at(5));
-    assert!(worker_cache.get_fresh(key, 1, at(1004), 0).is_some());
-    assert!(worker_cache.get_fresh(key, 1, at(1005), 0).is_none());
+    assert!(worker_cache.get_fresh(key.at(1), at(5), 0).is_none());
+    worker_cache.store_entry(key.at(1), &BucketEntry::default(), at(5));
+    assert!(worker_cache.get_fresh(key.at(1), at(1004), 0).is_some());
+    assert!(worker_cache.get_fresh(key.at(1), at(1005), 0).is_none());
     assert!(
-        worker_cache.get_fresh(key, 1, at(6), 5000).is_none(),
+        worker_cache.get_fresh(key.at(1), at(6), 5000).is_none(),
         "failing"
     );
     assert!(
-        worker_cache.get_fresh(key, 2, at(6), 0).is_none(),
+        worker_cache.get_fresh(key.at(2), at(6), 0).is_none(),
         "an edit"
     );
 }
@@ -46,22 +46,22 @@ fn the_first_status_is_written_at_once_and_then_only_significant_ones() {
     let (host, key) = (SharedData::default(), keys.next().unwrap());
     let mut worker_cache = WorkerCache::default();
     let in_table = || {
-        let found = table.read::<BucketEntry>(&host, key, 1, at(9));
+        let found = table.read::<BucketEntry>(&host, key.at(1), at(9));
         found.entry.status.map(|status| status.remaining)
     };
-    assert!(worker_cache.store_status(key, 1, status(1, 600), false));
-    write_answer(&host, at(1), &table, (key, 1), status(1, 600), None);
+    assert!(worker_cache.store_status(key.at(1), status(1, 600), false));
+    write_answer(&host, at(1), &table, key.at(1), status(1, 600), None);
     for (ms, remaining, expected) in [
         (2, 590, 600),   // A 64th of the limit less is not significant.
         (3, 589, 589),   // More than that.
         (503, 589, 589), // Five were refilled and used again.
         (1503, 579, 579),
     ] {
-        assert!(!worker_cache.store_status(key, 1, status(ms, remaining), false));
+        assert!(!worker_cache.store_status(key.at(1), status(ms, remaining), false));
         worker_cache.write(&host, at(ms), &table);
         assert_eq!(in_table(), Some(expected), "{ms}");
     }
-    assert!(!worker_cache.store_status(key, 1, status(1504, 578), false));
+    assert!(!worker_cache.store_status(key.at(1), status(1504, 578), false));
     worker_cache.queue_write(key);
     worker_cache.write(&host, at(1504), &table);
     assert_eq!(in_table(), Some(578));
@@ -73,7 +73,7 @@ fn the_cache_is_bounded() {
     let host = SharedData::default();
     let mut worker_cache = WorkerCache::default();
     for key in keys.take(10 * MAX_BUCKETS) {
-        worker_cache.store_status(key, 1, status(1, 1), false);
+        worker_cache.store_status(key.at(1), status(1, 1), false);
         if worker_cache.is_full() {
             worker_cache.write(&host, at(1), &table);
         }
@@ -92,9 +92,9 @@ fn a_penalty_stays_unless_a_later_check_says_otherwise() {
     };
     let write = |ms: u64, sent_ms: u64, denial: Option<CachedDenial>| {
         let denial = Some((denial, at(sent_ms)));
-        write_answer(&host, at(ms), &table, (key, 1), status(ms, 1), denial);
+        write_answer(&host, at(ms), &table, key.at(1), status(ms, 1), denial);
         table
-            .read::<BucketEntry>(&host, key, 1, at(ms))
+            .read::<BucketEntry>(&host, key.at(1), at(ms))
             .entry
             .denial
     };
@@ -120,13 +120,13 @@ fn a_cached_penalty_holds_only_for_its_limits_generation() {
         penalty_us: 1000,
         ..CachedDenial::new(at(1), Some(60_000), 60_000, 0)
     };
-    worker_cache.store_denial(key, 1, status(1, 0), denial);
-    assert_eq!(worker_cache.denial(key, 1), Some(denial));
-    assert_eq!(worker_cache.denial(key, 2), None);
-    assert!(worker_cache.store_status(key, 1, status(2, 1), true));
-    assert_eq!(worker_cache.denial(key, 1), None);
+    worker_cache.store_denial(key.at(1), status(1, 0), denial);
+    assert_eq!(worker_cache.denial(key.at(1)), Some(denial));
+    assert_eq!(worker_cache.denial(key.at(2)), None);
+    assert!(worker_cache.store_status(key.at(1), status(2, 1), true));
+    assert_eq!(worker_cache.denial(key.at(1)), None);
     let plain = CachedDenial::new(at(1), Some(1000), 1000, 1);
-    worker_cache.store_denial(key, 1, status(3, 0), plain);
+    worker_cache.store_denial(key.at(1), status(3, 0), plain);
     let penalty = |denial: &CachedDenial| denial.is_penalty();
-    assert_eq!(worker_cache.denial(key, 1).filter(penalty), None);
+    assert_eq!(worker_cache.denial(key.at(1)).filter(penalty), None);
 }

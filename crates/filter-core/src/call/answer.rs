@@ -350,10 +350,9 @@ impl Worker {
             return;
         }
         let status = BucketStatus::new(now, answer);
-        let (key, generation) = (limit_check.key, answer.generation);
-        let bucket = (key, generation);
+        let bucket = limit_check.bucket.key.at(answer.generation);
         let last = match limit.penalty {
-            Some(_) => self.cache.denial(key, generation),
+            Some(_) => self.cache.denial(bucket),
             None => None,
         };
         let known = last.filter(CachedDenial::is_penalty);
@@ -367,14 +366,14 @@ impl Worker {
                 return;
             }
             let urgent = known.is_some() || self.outage.breaker.failed_lately(now);
-            if self.cache.store_status(key, generation, status, urgent) {
+            if self.cache.store_status(bucket, status, urgent) {
                 let denial = known.map(|_| (None, sent));
                 write_answer(host, now, &self.process.table, bucket, status, denial);
             }
             return;
         }
         let denial = cacheable((now, sent), limit, limit_check.asked, answer, last);
-        self.cache.store_denial(key, generation, status, denial);
+        self.cache.store_denial(bucket, status, denial);
         let denial = Some((Some(denial), sent));
         write_answer(host, now, &self.process.table, bucket, status, denial);
     }
@@ -485,7 +484,7 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         let limit = policy.and_then(|policy| policy.named(&limit_answer.name));
         clamp_numbers(limit_answer);
         let of = check.find(&limit_answer.name);
-        clamp_penalty(limit_answer, limit, of.map(|of| of.generation));
+        clamp_penalty(limit_answer, limit, of.map(|of| of.bucket.generation));
         let delay_ms = &mut limit_answer.verdict.decision.delay_ms;
         *delay_ms = (*delay_ms).min(match limit {
             Some(limit) if limit.over_limit == OverLimit::Queue => {

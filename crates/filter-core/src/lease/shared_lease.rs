@@ -4,7 +4,7 @@ use protocol::{Lease, Settlement};
 
 use super::{LeaseDescriptor, Portion, WorkerLease};
 use crate::{
-    cache::{BucketKey, BucketStatus, Record, Role, Table, Update},
+    cache::{BucketAt, BucketStatus, Record, Role, Table, Update},
     host::{Contended, Host, Now, Put, Reader},
 };
 
@@ -546,8 +546,7 @@ pub(super) struct LeaseChange {
 #[derive(Clone, Copy)]
 pub(super) struct LeasedBucket<'a> {
     pub(super) table: &'a Table,
-    pub(super) key: BucketKey,
-    pub(super) generation: u64,
+    pub(super) bucket: BucketAt,
     pub(super) terms: &'a Terms,
 }
 
@@ -562,9 +561,8 @@ impl LeasedBucket<'_> {
         status: Option<BucketStatus>,
         act: &mut dyn FnMut(&mut SharedLease, Option<BucketStatus>) -> Acted,
     ) -> Result<LeaseChange, Contended> {
-        let (table, generation) = (self.table, self.generation);
-        let key = self.key.in_role(Role::Lease);
-        table.update::<LeaseEntry, _>(host, key, generation, now, |found| {
+        let bucket = self.bucket.in_role(Role::Lease);
+        (self.table).update::<LeaseEntry, _>(host, bucket, now, |found| {
             let entry = &mut found.entry;
             if let Some(status) = status {
                 entry.update_status(status);

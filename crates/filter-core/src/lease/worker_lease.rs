@@ -6,7 +6,7 @@ use protocol::Lease;
 
 use super::{Grant, Settlements, SharedView, Terms};
 use crate::{
-    cache::{BucketKey, BucketStatus},
+    cache::{BucketAt, BucketKey, BucketStatus},
     host::Now,
 };
 
@@ -27,9 +27,7 @@ pub(crate) struct Portion {
 /// One worker's lease of one bucket.
 #[derive(Debug)]
 pub(crate) struct WorkerLease<O> {
-    key: BucketKey,
-    /// The generation of its limit.
-    generation: u64,
+    pub(super) bucket: BucketAt,
     /// Its units, all of one grant.
     pub(crate) grant: Grant,
     /// Settlements that are not in the shared lease yet.
@@ -57,10 +55,9 @@ pub(crate) struct WorkerLease<O> {
 }
 
 impl<O> WorkerLease<O> {
-    fn new(key: BucketKey, generation: u64, now: Now) -> Self {
+    fn new(bucket: BucketAt, now: Now) -> Self {
         Self {
-            key,
-            generation,
+            bucket,
             grant: Grant::default(),
             settlements: Settlements::default(),
             status: None,
@@ -74,11 +71,6 @@ impl<O> WorkerLease<O> {
             used_us: now.mono_us,
             demand: Demand::default(),
         }
-    }
-
-    /// Its bucket, and the generation of its limit.
-    pub(crate) fn bucket(&self) -> (BucketKey, u64) {
-        (self.key, self.generation)
     }
 
     /// Reserves a request's cost, if so many units are left before their deadline: until the request is decided,
@@ -358,53 +350,40 @@ impl<O> Default for WorkerLeases<O> {
 
 impl<O> WorkerLeases<O> {
     /// Reserves a request's cost, if so many units are left before their deadline.
-    pub(crate) fn take(
-        &mut self,
-        key: BucketKey,
-        generation: u64,
-        cost: u64,
-        now: Now,
-    ) -> Option<Grant> {
-        self.find(key, generation)?.take(cost, now)
+    pub(crate) fn take(&mut self, bucket: BucketAt, cost: u64, now: Now) -> Option<Grant> {
+        self.find(bucket)?.take(cost, now)
     }
 
     /// The lease of a bucket, if there is one of this generation of its limit.
-    pub(crate) fn find(&mut self, key: BucketKey, generation: u64) -> Option<&mut WorkerLease<O>> {
-        let at = self.position(key)?;
+    pub(crate) fn find(&mut self, bucket: BucketAt) -> Option<&mut WorkerLease<O>> {
+        let at = self.position(bucket.key)?;
         let worker_lease = self.slots.get_mut(at)?.as_deref_mut()?;
-        (worker_lease.generation == generation).then_some(worker_lease)
+        (worker_lease.bucket == bucket).then_some(worker_lease)
     }
 
     /// The lease of a bucket, a new one if there is none; `None`: both slots are in use.
-    pub(crate) fn open(
-        &mut self,
-        key: BucketKey,
-        generation: u64,
-        now: Now,
-    ) -> Option<&mut WorkerLease<O>> {
+    pub(crate) fn open(&mut self, bucket: BucketAt, now: Now) -> Option<&mut WorkerLease<O>> {
         if self.slots.is_empty() {
             self.slots.resize_with(SLOTS, || None);
         }
-        let at = self.position(key).or_else(|| {
+        let at = self.position(bucket.key).or_else(|| {
             let free = |at: &usize| {
                 let slot = self.slots.get(*at).and_then(Option::as_ref);
                 slot.is_none_or(|worker_lease| worker_lease.is_unused(now))
             };
-            choices(key).into_iter().find(free)
+            choices(bucket.key).into_iter().find(free)
         })?;
         let slot = self.slots.get_mut(at)?;
-        let fits = |worker_lease: &WorkerLease<O>| {
-            worker_lease.key == key && worker_lease.generation == generation
-        };
+        let fits = |worker_lease: &WorkerLease<O>| worker_lease.bucket == bucket;
         if !slot.as_deref().is_some_and(fits) {
             // The slot held an idle lease, or one of an older generation.
-            *slot = Some(Box::new(WorkerLease::new(key, generation, now)));
+            *slot = Some(Box::new(WorkerLease::new(bucket, now)));
         }
         slot.as_deref_mut()
     }
 
     /// Drops idle leases, and lists those whose maintenance is due.
-    pub(crate) fn due(&mut self, now: Now) -> Vec<(BucketKey, u64)> {
+    pub(crate) fn due(&mut self, now: Now) -> Vec<BucketAt> {
         let mut due = Vec::new();
         for slot in &mut self.slots {
             if slot
@@ -415,7 +394,7 @@ impl<O> WorkerLeases<O> {
             }
             let Some(worker_lease) = slot else { continue };
             if now.reached(worker_lease.next_maintenance_us()) && !worker_lease.can_wait(now) {
-                due.push(worker_lease.bucket());
+                due.push(worker_lease.bucket);
             }
         }
         due
@@ -438,7 +417,7 @@ impl<O> WorkerLeases<O> {
     fn position(&self, key: BucketKey) -> Option<usize> {
         choices(key).into_iter().find(|at| {
             let slot = self.slots.get(*at).and_then(Option::as_ref);
-            slot.is_some_and(|worker_lease| worker_lease.key == key)
+            slot.is_some_and(|worker_lease| worker_lease.bucket.key == key)
         })
     }
 }

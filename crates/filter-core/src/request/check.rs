@@ -16,7 +16,7 @@ use super::Bare;
 use super::{Claims, Extracted, Measured, RequestDescriptor};
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
-    cache::{BucketKey, BucketStatus, Role, Table},
+    cache::{BucketAt, BucketStatus, Role, Table},
     call::Load,
     host::Now,
     lease::LeaseQuery,
@@ -34,10 +34,8 @@ pub(crate) struct LimitCheck {
     pub(crate) cost: u64,
     /// Units that a limiter is asked for: of a reserve more, since an override may let the bucket hold more.
     pub(crate) asked: u64,
-    /// The bucket's key in the shared table.
-    pub(crate) key: BucketKey,
-    /// The bucket's generation.
-    pub(crate) generation: u64,
+    /// The bucket in the shared table.
+    pub(crate) bucket: BucketAt,
     /// The parameters of a bucket of this proxy; `None`: the bucket is in the store.
     pub(crate) local: Option<Arc<Algorithm>>,
     /// The bucket's state in the limiter's last answer.
@@ -80,13 +78,13 @@ impl LimitCheck {
             mode: found.mode(),
             cost: limit.cost,
             asked: limit.cost,
-            key: table
+            bucket: table
                 .key(
                     (limit.name.as_str(), limit.generation),
                     found.values.iter().copied(),
                 )
-                .in_role(role),
-            generation: limit.generation_of(&found.values),
+                .in_role(role)
+                .at(limit.generation_of(&found.values)),
             local,
             status: None,
             has_debt: false,

@@ -186,20 +186,20 @@ impl Worker {
             .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
         {
             let limit = Arc::clone(&limit_check.limit);
-            let (key, generation) = (limit_check.key, limit_check.generation);
-            let known = self.cache.get_fresh(key, generation, now, last_failure_us);
+            let bucket = limit_check.bucket;
+            let known = self.cache.get_fresh(bucket, now, last_failure_us);
             let (status, denial) = if let Some(known) = known {
                 (known.status, known.denial)
             } else {
-                let entry = self.process.table.read(host, key, generation, now).entry;
-                self.cache.store_entry(key, generation, &entry, now);
+                let entry = self.process.table.read(host, bucket, now).entry;
+                self.cache.store_entry(bucket, &entry, now);
                 let span = DebtSpan::from_algorithm(&limit.quota, now);
                 limit_check.has_debt = entry.debt.units(span, now.mono_us) > 0;
                 (entry.status, entry.denial)
             };
             limit_check.status = status;
             // Another worker may have received a grant since the denial.
-            let worker_lease = self.leases.find(key, generation);
+            let worker_lease = self.leases.find(bucket);
             let cost = limit_check.asked;
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared.left);
             let denial = denial.filter(|denial| {

@@ -424,7 +424,7 @@ impl HeldSlots {
             let ttl_ms = slot.ttl_ms()?;
             let known = check.find(&limit.name);
             Some(HeldSlot {
-                key: known.map(|of| of.key),
+                key: known.map(|of| of.bucket.key),
                 limit: limit.name.clone(),
                 slot,
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
@@ -489,8 +489,8 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
         let ttl_ms = limit.quota.parameters().rate.period_ms;
         HeldSlot {
             limit: limit.name.clone(),
-            slot: named(id, ttl_ms, limit_check.generation),
-            key: Some(limit_check.key),
+            slot: named(id, ttl_ms, limit_check.bucket.generation),
+            key: Some(limit_check.bucket.key),
             renew_us: 0,
             stored: true,
             rule: limit.quota.parameters().adaptive,
@@ -894,7 +894,7 @@ impl ShareSlot {
         change: impl Fn(&mut TakenSlots) -> T,
     ) -> Result<T, Contended> {
         let epoch = self.epoch_of(now);
-        table.update::<BucketEntry, _>(host, self.key, GENERATION, now, |found| {
+        table.update::<BucketEntry, _>(host, self.key.at(GENERATION), now, |found| {
             let local = match found.room {
                 Room::Own => &mut found.entry.local,
                 Room::Overflow | Room::None => &mut found.overflow,

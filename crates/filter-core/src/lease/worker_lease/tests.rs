@@ -18,7 +18,7 @@ fn grant(epoch: u64, until_ms: u64) -> Grant {
 
 fn leases() -> WorkerLeases<()> {
     let mut leases = WorkerLeases::default();
-    let worker_lease = leases.open(key(1), 7, at(1)).unwrap();
+    let worker_lease = leases.open(key(1).at(7), at(1)).unwrap();
     worker_lease.grant = grant(3, 100);
     leases
 }
@@ -26,20 +26,20 @@ fn leases() -> WorkerLeases<()> {
 #[test]
 fn units_are_used_before_their_deadline_and_under_their_generation() {
     let mut leases = leases();
-    assert!(leases.take(key(1), 8, 1, at(2)).is_none(), "edited");
-    assert!(leases.take(key(2), 7, 1, at(2)).is_none());
-    assert!(leases.take(key(1), 7, 3, at(2)).is_none(), "too few");
-    assert!(leases.take(key(1), 7, 1, at(99)).is_some());
-    assert!(leases.take(key(1), 7, 1, at(100)).is_none());
-    leases.open(key(1), 8, at(3)).unwrap();
-    assert!(leases.take(key(1), 8, 1, at(3)).is_none(), "dropped");
+    assert!(leases.take(key(1).at(8), 1, at(2)).is_none(), "edited");
+    assert!(leases.take(key(2).at(7), 1, at(2)).is_none());
+    assert!(leases.take(key(1).at(7), 3, at(2)).is_none(), "too few");
+    assert!(leases.take(key(1).at(7), 1, at(99)).is_some());
+    assert!(leases.take(key(1).at(7), 1, at(100)).is_none());
+    leases.open(key(1).at(8), at(3)).unwrap();
+    assert!(leases.take(key(1).at(8), 1, at(3)).is_none(), "dropped");
 }
 
 #[test]
 fn a_unit_is_put_back_into_its_own_grant_only() {
     let mut leases = leases();
-    let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
-    let worker_lease = leases.find(key(1), 7).unwrap();
+    let reservation = leases.take(key(1).at(7), 1, at(2)).unwrap();
+    let worker_lease = leases.find(key(1).at(7)).unwrap();
     worker_lease.release(reservation);
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
@@ -58,8 +58,8 @@ fn a_unit_is_put_back_into_its_own_grant_only() {
 #[test]
 fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
     let mut leases = leases();
-    let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
-    let worker_lease = leases.find(key(1), 7).unwrap();
+    let reservation = leases.take(key(1).at(7), 1, at(2)).unwrap();
+    let worker_lease = leases.find(key(1).at(7)).unwrap();
     assert!(worker_lease.settlements.is_empty());
     worker_lease.spend(reservation);
     assert_eq!(worker_lease.settlements.totals(), (1, 0));
@@ -68,16 +68,16 @@ fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
 #[test]
 fn a_unit_put_back_after_its_deadline_is_not_used() {
     let mut leases = leases();
-    let reservation = leases.take(key(1), 7, 2, at(99)).unwrap();
-    leases.find(key(1), 7).unwrap().release(reservation);
-    assert!(leases.take(key(1), 7, 1, at(101)).is_none());
+    let reservation = leases.take(key(1).at(7), 2, at(99)).unwrap();
+    leases.find(key(1).at(7)).unwrap().release(reservation);
+    assert!(leases.take(key(1).at(7), 1, at(101)).is_none());
 }
 
 #[test]
 fn only_idle_leases_make_room_for_new_buckets() {
     let mut leases = WorkerLeases::<()>::default();
     let all = |leases: &mut WorkerLeases<()>, ms| {
-        let opened = (0..10_000).filter(|n| leases.open(key(*n), 7, at(ms)).is_some());
+        let opened = (0..10_000).filter(|n| leases.open(key(*n).at(7), at(ms)).is_some());
         opened.count()
     };
     let opened = all(&mut leases, 1);
@@ -103,20 +103,20 @@ fn only_idle_leases_make_room_for_new_buckets() {
 #[test]
 fn a_unit_released_into_an_empty_lease_is_still_settled() {
     let mut leases = leases();
-    let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
-    let worker_lease = leases.find(key(1), 7).unwrap();
+    let reservation = leases.take(key(1).at(7), 1, at(2)).unwrap();
+    let worker_lease = leases.find(key(1).at(7)).unwrap();
     worker_lease.clear();
     assert!(worker_lease.is_idle());
     worker_lease.release(reservation);
     assert!(!worker_lease.is_idle());
-    assert_eq!(leases.due(at(500)), [(key(1), 7)]);
+    assert_eq!(leases.due(at(500)), [key(1).at(7)]);
     assert_eq!(leases.next_maintenance_us(), 0);
 }
 
 #[test]
 fn portions_last_for_about_a_sixteenth_of_the_time() {
     let mut leases = leases();
-    let worker_lease = leases.find(key(1), 7).unwrap();
+    let worker_lease = leases.find(key(1).at(7)).unwrap();
     assert_eq!(worker_lease.next_portion(at(0), &TERMS).units, 8);
     worker_lease.portion = 64;
     worker_lease.receive(grant(3, 100), at(10));
@@ -133,7 +133,7 @@ fn portions_last_for_about_a_sixteenth_of_the_time() {
 
 /// A lease with two units until 100 ms, whose bucket needed two units in a lease time.
 fn in_use(leases: &mut WorkerLeases<()>, needed: u64) -> &mut WorkerLease<()> {
-    let worker_lease = leases.find(key(1), 7).unwrap();
+    let worker_lease = leases.find(key(1).at(7)).unwrap();
     worker_lease.status = Some(BucketStatus {
         at_us: 0,
         limit: Some(256),
@@ -163,7 +163,7 @@ fn maintenance_is_skipped_while_the_remaining_units_are_needed() {
         assert_eq!(leases.due(at(70)).is_empty(), waits, "{needed}");
         // A quarter of a lease time after its end, no query has carried the settlements.
         assert_eq!(leases.due(at(124)).is_empty(), waits);
-        assert_eq!(leases.due(at(125)), [(key(1), 7)]);
+        assert_eq!(leases.due(at(125)), [key(1).at(7)]);
     }
 }
 
