@@ -123,6 +123,12 @@ fn encode_kind(algorithm: &Algorithm) -> i64 {
     i64::from(algorithm.numbers().kind) + adaptive
 }
 
+/// A limit's own numbers.
+fn encode_numbers(algorithm: &Algorithm) -> [i64; 4] {
+    let numbers = algorithm.numbers();
+    [numbers.limit, numbers.x, numbers.y, numbers.z].map(exact)
+}
+
 /// The numbers that only some limits have: see `lua/lib/parameters.lua`.
 fn encode_own(args: &mut Vec<i64>, algorithm: &Algorithm, debit_serial: Option<u64>) {
     let parameters = algorithm.parameters();
@@ -235,7 +241,6 @@ const COUNT_OPEN: i64 = -2;
 fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     args.extend([flags(check), integer(check.limits.len())]);
     for Bucket { part, .. } in &check.limits {
-        let numbers = part.algorithm.numbers();
         let observed = match part.mode {
             Mode::Enforce => 0,
             Mode::Observe => OBSERVED,
@@ -250,11 +255,8 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
             exact(part.generation),
             exact(part.cost),
             exact(part.debit),
-            exact(numbers.limit),
-            exact(numbers.x),
-            exact(numbers.y),
-            exact(numbers.z),
         ]);
+        args.extend(encode_numbers(&part.algorithm));
         if let Some(lease) = &part.lease {
             encode_lease(args, lease);
         }
@@ -573,13 +575,16 @@ fn decision(
     })
 }
 
+/// A struct whose fields are the next numbers, in this order.
+macro_rules! read {
+    ($numbers:ident as $type:ident { $($field:ident),+ } $($more:tt)*) => {
+        $type { $($field: next($numbers)?,)+ $($more)* }
+    };
+}
+
 /// What was granted, and all units leased out.
 fn lease(numbers: &mut impl Iterator<Item = i64>) -> Result<(Option<Lease>, u64), MalformedReply> {
-    let granted = Lease {
-        units: next(numbers)?,
-        epoch: next(numbers)?,
-        ttl_ms: next(numbers)?,
-    };
+    let granted = read!(numbers as Lease { units, epoch, ttl_ms });
     Ok(((granted.units > 0).then_some(granted), next(numbers)?))
 }
 
@@ -592,34 +597,17 @@ fn adaptive(
     if !peek {
         return Ok((Some(limit_milli), None));
     }
-    let state = AdaptiveState {
-        limit_milli,
-        latency_ms: next(numbers)?,
-        share: next(numbers)?,
-        start_ms: next(numbers)?,
-        answers: next(numbers)?,
-        late: next(numbers)?,
-        slow: next(numbers)?,
-        most: next(numbers)?,
-        own_late: next(numbers)?,
-        own_slow: next(numbers)?,
-        moved_ms: next(numbers)?,
-        moved_from_milli: next(numbers)?,
-        moved_late: next(numbers)?,
-        moved_slow: next(numbers)?,
-    };
+    let state = read!(numbers as AdaptiveState {
+        latency_ms, share, start_ms, answers, late, slow, most, own_late, own_slow, moved_ms,
+        moved_from_milli, moved_late, moved_slow
+    } limit_milli);
     let found = (state.latency_ms > 0).then(|| Box::new(state));
     Ok((Some(limit_milli), found))
 }
 
 /// What was reserved and settled.
 fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, MalformedReply> {
-    Ok(Reserved {
-        number: next(numbers)?,
-        given_back: next(numbers)?,
-        excess: next(numbers)?,
-        open: next(numbers)?,
-    })
+    Ok(read!(numbers as Reserved { number, given_back, excess, open }))
 }
 
 /// The status of a penalty.
@@ -636,12 +624,7 @@ fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, Mal
 
 /// The name of a slot; all zeros mean that there is none, because `since_ms` of a name is never 0.
 fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<Slot>, MalformedReply> {
-    let slot = Slot {
-        start_ms: next(numbers)?,
-        parts: next(numbers)?,
-        since_ms: next(numbers)?,
-        turn: next(numbers)?,
-    };
+    let slot = read!(numbers as Slot { start_ms, parts, since_ms, turn });
     Ok((slot != Slot::default()).then_some(slot))
 }
 

@@ -2,7 +2,10 @@
 
 use algorithms::Charged;
 
-use super::{Bucket, Clock, MalformedReply, ScriptCall, encode_kind, encode_own, exact, named};
+use super::{
+    Bucket, Clock, MalformedReply, ScriptCall, encode_kind, encode_numbers, encode_own, exact,
+    named,
+};
 
 /// Units that a check took from one bucket before another bucket denied it.
 #[derive(Clone, Copy, Debug)]
@@ -30,18 +33,14 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
     args.push(clock.argument());
     for charge in charges {
         let part = &charge.bucket.part;
-        let numbers = part.algorithm.numbers();
         args.extend([
             encode_kind(&part.algorithm),
             exact(part.generation),
             exact(charge.charged.units),
             exact(charge.charged.at_ms),
-            exact(numbers.limit),
-            exact(numbers.x),
-            exact(numbers.y),
-            exact(numbers.z),
-            exact(charge.charged.lease_ttl_ms),
         ]);
+        args.extend(encode_numbers(&part.algorithm));
+        args.push(exact(charge.charged.lease_ttl_ms));
         args.extend(named(&charge.charged.slot.unwrap_or_default()));
         encode_own(&mut args, &part.algorithm, None);
     }
@@ -118,7 +117,6 @@ pub fn encode_credit<'a>(credit: &'a Credit<'_>, clock: Clock) -> ScriptCall<'a>
     let Bucket {
         reservations, part, ..
     } = &credit.bucket;
-    let numbers = part.algorithm.numbers();
     let flag = |set: bool, flag| if set { flag } else { 0 };
     let mut args = vec![
         clock.argument(),
@@ -126,12 +124,9 @@ pub fn encode_credit<'a>(credit: &'a Credit<'_>, clock: Clock) -> ScriptCall<'a>
         encode_kind(&part.algorithm),
         exact(part.generation),
         exact(credit.units),
-        exact(numbers.limit),
-        exact(numbers.x),
-        exact(numbers.y),
-        exact(numbers.z),
-        exact(part.lease.unwrap_or_default().ttl_ms),
     ];
+    args.extend(encode_numbers(&part.algorithm));
+    args.push(exact(part.lease.unwrap_or_default().ttl_ms));
     encode_own(&mut args, &part.algorithm, None);
     ScriptCall {
         keys: credit.bucket.keys().map(str::as_bytes).collect(),
