@@ -19,13 +19,13 @@ mod task;
 mod url;
 pub mod value;
 
-pub use redis::{Cmd, ToRedisArgs, Value, cmd};
+pub use redis::{Cmd, ToRedisArgs, Value};
 
 pub use cluster::{Cluster, Masters};
 pub use connection::Deadline;
 pub use dial::{Network, PemError, Stream, certificates, private_key};
 pub use error::{Error, Refusal};
-pub use request::{Outcome, Request, Script, is_refused, slot};
+pub use request::{Outcome, Request, Script, cmd, is_refused, slot};
 pub use servers::{ClientCertificate, Lane, Node, Servers, Settings};
 pub use subscription::Subscription;
 pub use url::{SCHEMES, Server, UrlError};

@@ -29,6 +29,13 @@ impl Script {
     }
 }
 
+/// A command of these words.
+pub fn cmd(words: impl ToRedisArgs) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(words);
+    command
+}
+
 /// The answer to one request.
 pub type Outcome = Result<Value, Error>;
 

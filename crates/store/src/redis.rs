@@ -207,9 +207,7 @@ impl RedisStore {
 
 fn scan_command(glob: &str) -> impl Fn(u64) -> Request {
     move |from| {
-        let mut scan = redis_link::cmd("SCAN");
-        scan.arg(from).arg("MATCH").arg(glob);
-        scan.arg("COUNT").arg(SCAN_COUNT);
+        let scan = redis_link::cmd(("SCAN", from, "MATCH", glob, "COUNT", SCAN_COUNT));
         Request::from(scan)
     }
 }
@@ -274,10 +272,8 @@ impl RedisStore {
     /// Stores a key if there is none; returns the stored one.
     async fn exchange_seal_key(&self, drawn: &str) -> Result<String, StoreError> {
         let name = self.keys().seal();
-        let mut set = redis_link::cmd("SET");
-        set.arg(&name).arg(drawn).arg("NX");
-        let mut get = redis_link::cmd("GET");
-        get.arg(&name);
+        let set = redis_link::cmd(("SET", &name, drawn, "NX"));
+        let get = redis_link::cmd(("GET", &name));
         let mut answers = self.control_each([set, get]).await.into_iter();
         let set = answers.next().ok_or_else(value::short)?;
         let stored = value::optional_text(answers.next().ok_or_else(value::short)??)?;

@@ -102,11 +102,7 @@ impl Buckets for RedisStore {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let ask = |key: &&str| {
-            let mut ask = redis_link::cmd("PTTL");
-            ask.arg(*key);
-            ask
-        };
+        let ask = |key: &&str| redis_link::cmd(("PTTL", *key));
         let replies = self.control_all(keys.iter().map(ask)).await?;
         // -1: the key does not expire; -2: it is gone already.
         let ttl = |reply| match value::integer(reply)? {
@@ -181,13 +177,13 @@ impl RedisStore {
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
         // Tries every type: the server refuses the wrong ones with WRONGTYPE.
-        let mut raw = ["PTTL", "GET", "HGETALL", "ZRANGE", "LRANGE"].map(redis_link::cmd);
-        for command in &mut raw {
-            command.arg(key);
-        }
-        let [.., slots, log] = &mut raw;
-        slots.arg(-RAW_ITEMS).arg(-1).arg("WITHSCORES");
-        log.arg(-RAW_ITEMS).arg(-1);
+        let raw = [
+            redis_link::cmd(("PTTL", key)),
+            redis_link::cmd(("GET", key)),
+            redis_link::cmd(("HGETALL", key)),
+            redis_link::cmd(("ZRANGE", key, -RAW_ITEMS, -1, "WITHSCORES")),
+            redis_link::cmd(("LRANGE", key, -RAW_ITEMS, -1)),
+        ];
         let mut answers = self.control_each(raw).await.into_iter();
         let ttl = answers.next().ok_or_else(value::short)??;
         let state = answers.flatten().find_map(value::shown);
@@ -219,11 +215,10 @@ impl RedisStore {
                 let bucket = self.keys().parse_denials(key);
                 bucket.is_some_and(|of| of.domain == *domain && of.limit == limit.name)
             };
-            let unlink = keys.iter().filter(|key| of_limit(key)).map(|key| {
-                let mut unlink = redis_link::cmd("UNLINK");
-                unlink.arg(key);
-                unlink
-            });
+            let unlink = keys
+                .iter()
+                .filter(|key| of_limit(key))
+                .map(|key| redis_link::cmd(("UNLINK", key)));
             self.control_all(unlink).await?;
             cursor = next;
         }

@@ -99,11 +99,9 @@ impl Checks for RedisStore {
     async fn end_simulation(&self, run: u64, buckets: &[&str]) -> Result<(), StoreError> {
         // A reply to each, in pieces that the server makes at once.
         for piece in buckets.chunks(1000) {
-            let unlink = piece.iter().map(|bucket| {
-                let mut unlink = redis_link::cmd("UNLINK");
-                unlink.arg(self.keys().simulated(run, bucket));
-                unlink
-            });
+            let unlink = piece
+                .iter()
+                .map(|bucket| redis_link::cmd(("UNLINK", self.keys().simulated(run, bucket))));
             self.control_all(unlink).await?;
         }
         Ok(())

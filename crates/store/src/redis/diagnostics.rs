@@ -86,8 +86,7 @@ impl Diagnostics for RedisStore {
 
     async fn load_scripts(&self) -> Result<(), StoreError> {
         let load = |(_, script): (&str, &'static Script)| {
-            let mut load = redis_link::cmd("SCRIPT");
-            load.arg("LOAD").arg(&script.source);
+            let load = redis_link::cmd(("SCRIPT", "LOAD", &script.source));
             Request::from(load)
         };
         let loads: Vec<Request> = scripts::all().into_iter().map(load).collect();
@@ -133,12 +132,8 @@ impl RedisStore {
 
 /// Asks which scripts a server has.
 pub(super) fn exist() -> Cmd {
-    let mut exist = redis_link::cmd("SCRIPT");
-    exist.arg("EXISTS");
-    for (_, script) in scripts::all() {
-        exist.arg(&script.sha1);
-    }
-    exist
+    let digests = scripts::all().map(|(_, script)| script.sha1.as_str());
+    redis_link::cmd(("SCRIPT", "EXISTS", &digests))
 }
 
 /// The answer to [`exist`].
@@ -213,8 +208,7 @@ impl RedisStore {
     async fn settings(&self, node: &Node) -> Result<Option<BTreeMap<String, String>>, StoreError> {
         let mut settings = BTreeMap::new();
         for name in SETTINGS {
-            let mut get = redis_link::cmd("CONFIG");
-            get.arg("GET").arg(name);
+            let get = redis_link::cmd(("CONFIG", "GET", name));
             let Some(reply) = if_permitted(self.at(node, get).await)? else {
                 return Ok(None);
             };

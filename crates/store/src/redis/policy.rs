@@ -33,8 +33,7 @@ impl Policies for RedisStore {
             return Ok(Vec::new());
         }
         let heads = domains.iter().flat_map(|domain| {
-            let mut length = redis_link::cmd("HLEN");
-            length.arg(self.keys().limits(domain));
+            let length = redis_link::cmd(("HLEN", self.keys().limits(domain)));
             [self.head_of(domain), length]
         });
         let mut replies = self.control_each(heads).await.into_iter();
@@ -77,8 +76,7 @@ impl Policies for RedisStore {
 
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
         for _ in 0..READ_TRIES {
-            let mut all = redis_link::cmd("HGETALL");
-            all.arg(self.keys().policy(domain));
+            let all = redis_link::cmd(("HGETALL", self.keys().policy(domain)));
             let first = [all, self.limits_step(domain, 0), self.head_of(domain)];
             let [record, page, head] = self.control_array(first).await?;
             let Some(fields) = Fields::parse(record)? else {
@@ -150,10 +148,16 @@ impl Policies for RedisStore {
         domain: &Name,
         known: &Revision,
     ) -> Result<Option<Edits>, StoreError> {
-        let mut range = redis_link::cmd("ZRANGEBYSCORE");
-        range.arg(self.keys().changes(domain));
-        range.arg(known.number).arg("+inf").arg("WITHSCORES");
-        range.arg("LIMIT").arg(0).arg(CATCH_UP_MAX + 1);
+        let range = redis_link::cmd((
+            "ZRANGEBYSCORE",
+            self.keys().changes(domain),
+            known.number,
+            "+inf",
+            "WITHSCORES",
+            "LIMIT",
+            0,
+            CATCH_UP_MAX + 1,
+        ));
         let range = [self.long_head_of(domain), range];
         let [head, members] = self.control_array(range).await?;
         let Some(head) = LongHead::parse(domain, head)? else {
@@ -173,9 +177,11 @@ impl Policies for RedisStore {
         of: &LimitOf<'_>,
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError> {
-        let mut get = redis_link::cmd("HGET");
-        get.arg(self.keys().overrides(of.domain, &of.limit.name));
-        get.arg(Keys::override_field(values));
+        let get = redis_link::cmd((
+            "HGET",
+            self.keys().overrides(of.domain, &of.limit.name),
+            Keys::override_field(values),
+        ));
         let found = value::optional_text(self.control(get).await?)?;
         found
             .map(|json| record::read_override(of.limit, &json).map_err(corrupt))
@@ -190,11 +196,9 @@ impl Policies for RedisStore {
         if limits.is_empty() {
             return Ok(Vec::new());
         }
-        let counts = limits.iter().map(|limit| {
-            let mut count = redis_link::cmd("HLEN");
-            count.arg(self.keys().overrides(domain, limit));
-            count
-        });
+        let counts = limits
+            .iter()
+            .map(|limit| redis_link::cmd(("HLEN", self.keys().overrides(domain, limit))));
         let count = |reply| Ok(u64::try_from(value::integer(reply)?).unwrap_or(0));
         let replies = self.control_all(counts).await?;
         replies.into_iter().map(count).collect()
@@ -235,8 +239,7 @@ impl Policies for RedisStore {
     }
 
     async fn applied(&self, domain: &Name, origin: Origin) -> Result<Option<String>, StoreError> {
-        let mut get = redis_link::cmd("GET");
-        get.arg(self.keys().applied(domain, origin));
+        let get = redis_link::cmd(("GET", self.keys().applied(domain, origin)));
         value::optional_text(self.control(get).await?)
     }
 
@@ -246,8 +249,7 @@ impl Policies for RedisStore {
         origin: Origin,
         record: &str,
     ) -> Result<(), StoreError> {
-        let mut set = redis_link::cmd("SET");
-        set.arg(self.keys().applied(domain, origin)).arg(record);
+        let set = redis_link::cmd(("SET", self.keys().applied(domain, origin), record));
         self.control(set).await.map(drop)
     }
 }
@@ -258,8 +260,7 @@ const HEAD: [&str; 5] = ["format", "revision", "digest", "deleted", "count"];
 impl RedisStore {
     /// The domains that were ever written. Skips members that are no domain names.
     pub(super) async fn listed(&self) -> Result<Vec<Name>, StoreError> {
-        let mut members = redis_link::cmd("SMEMBERS");
-        members.arg(self.keys().domains());
+        let members = redis_link::cmd(("SMEMBERS", self.keys().domains()));
         let members = value::items(self.control(members).await?)?;
         let name = |member| Name::domain(&value::text(member).ok()?).ok();
         Ok(members.into_iter().filter_map(name).collect())
@@ -269,11 +270,9 @@ impl RedisStore {
     /// made yet: they have no history.
     async fn never_written(&self, domains: Vec<Name>) -> HashSet<Name> {
         // `XLEN` is no right of limiters. A stream is refused as no hash, and where there is none there is 0.
-        let lengths = domains.iter().map(|domain| {
-            let mut length = redis_link::cmd("HLEN");
-            length.arg(self.keys().history(domain));
-            length
-        });
+        let lengths = domains
+            .iter()
+            .map(|domain| redis_link::cmd(("HLEN", self.keys().history(domain))));
         let lengths = match domains.as_slice() {
             [] => Vec::new(),
             _ => self.control_each(lengths).await,
@@ -284,18 +283,19 @@ impl RedisStore {
     }
 
     pub(super) fn head_of(&self, domain: &Name) -> Cmd {
-        let mut head = redis_link::cmd("HMGET");
-        head.arg(self.keys().policy(domain));
-        head.arg(&HEAD);
-        head
+        redis_link::cmd(("HMGET", self.keys().policy(domain), &HEAD))
     }
 
     /// The newest edits in a domain's history.
     fn last_edits(&self, domain: &Name, max: usize) -> Cmd {
-        let mut last = redis_link::cmd("XREVRANGE");
-        last.arg(self.keys().history(domain));
-        last.arg("+").arg("-").arg("COUNT").arg(max);
-        last
+        redis_link::cmd((
+            "XREVRANGE",
+            self.keys().history(domain),
+            "+",
+            "-",
+            "COUNT",
+            max,
+        ))
     }
 
     /// As [`Self::head_of`], with what [`LongHead::parse`] reads.
@@ -435,8 +435,7 @@ impl RedisStore {
     ) -> Result<String, StoreError> {
         let key = self.keys().staged(domain, fastrand::u64(..));
         while !fields.is_empty() {
-            let mut set = redis_link::cmd("HSET");
-            set.arg(&key);
+            let mut set = redis_link::cmd(("HSET", &key));
             let (mut count, mut bytes) = (0, 0);
             for (field, value) in fields.iter().take(STAGE_STEP) {
                 set.arg(field).arg(value);
@@ -446,8 +445,7 @@ impl RedisStore {
                     break;
                 }
             }
-            let mut expire = redis_link::cmd("PEXPIRE");
-            expire.arg(&key).arg(STAGE_LIFE_MS);
+            let expire = redis_link::cmd(("PEXPIRE", &key, STAGE_LIFE_MS));
             self.control_all([set, expire]).await?;
             fields = fields.split_at(count).1;
         }
@@ -549,10 +547,7 @@ impl RedisStore {
     ) -> Result<Revision, EditError> {
         // A SET of its own, because it lives in another slot. It may list a domain whose write
         // then fails; readers see that there is no record.
-        let mut announce = redis_link::cmd("SADD");
-        announce
-            .arg(self.keys().domains())
-            .arg(edit.domain.as_str());
+        let announce = redis_link::cmd(("SADD", self.keys().domains(), edit.domain.as_str()));
         self.control(announce).await?;
         self.write_plan(edit.domain, &edit::expected(edit.base), plan, edit.by)
             .await
@@ -578,8 +573,7 @@ impl RedisStore {
         before: u64,
     ) -> Result<Option<HistoryEntry>, StoreError> {
         let next = format!("{}-0", before.saturating_add(1));
-        let mut entry = redis_link::cmd("XRANGE");
-        entry.arg(self.keys().history(domain)).arg(&next).arg(&next);
+        let entry = redis_link::cmd(("XRANGE", self.keys().history(domain), &next, &next));
         let [head, entries] = self.control_array([self.head_of(domain), entry]).await?;
         let now = number_of(head)?;
         let entry = value::items(entries)?.pop().filter(|_| now > before);
@@ -797,10 +791,13 @@ impl RedisStore {
     }
 
     fn limits_step(&self, domain: &Name, cursor: u64) -> Cmd {
-        let mut scan = redis_link::cmd("HSCAN");
-        scan.arg(self.keys().limits(domain)).arg(cursor);
-        scan.arg("COUNT").arg(SCAN_COUNT);
-        scan
+        redis_link::cmd((
+            "HSCAN",
+            self.keys().limits(domain),
+            cursor,
+            "COUNT",
+            SCAN_COUNT,
+        ))
     }
 
     /// Reads what changed; `None` if the record changed once more meanwhile. `policy` has the domain's own
@@ -849,12 +846,7 @@ impl RedisStore {
     /// What reads limits, their generations, and overrides of each limit.
     fn commands_for(&self, domain: &Name, changed: &Changed) -> Vec<Cmd> {
         fn get(key: String, fields: impl Iterator<Item = String>) -> Cmd {
-            let mut get = redis_link::cmd("HMGET");
-            get.arg(key);
-            for field in fields {
-                get.arg(field);
-            }
-            get
+            redis_link::cmd(("HMGET", key, fields.collect::<Vec<_>>()))
         }
         let names = || changed.limits.iter();
         let mut commands = Vec::new();
@@ -1009,10 +1001,13 @@ impl RedisStore {
     }
 
     fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {
-        let mut scan = redis_link::cmd("HSCAN");
-        scan.arg(self.keys().overrides(domain, limit)).arg(cursor);
-        scan.arg("COUNT").arg(SCAN_COUNT);
-        scan
+        redis_link::cmd((
+            "HSCAN",
+            self.keys().overrides(domain, limit),
+            cursor,
+            "COUNT",
+            SCAN_COUNT,
+        ))
     }
 }
 

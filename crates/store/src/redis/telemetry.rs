@@ -118,11 +118,7 @@ impl RedisStore {
         &self,
         keys: impl Iterator<Item = String>,
     ) -> Result<Vec<Vec<(String, u64, String)>>, StoreError> {
-        let all = keys.map(|key| {
-            let mut all = redis_link::cmd("HGETALL");
-            all.arg(key);
-            all
-        });
+        let all = keys.map(|key| redis_link::cmd(("HGETALL", key)));
         let mut reports = Vec::new();
         for reply in self.control_all(all).await? {
             // A field that no limiter wrote is skipped.
