@@ -233,6 +233,28 @@ impl Put for Vec<u8> {
     }
 }
 
+/// A struct that is its fields in a row; all are numbers.
+pub(crate) trait Row: Sized {
+    fn write(&self, out: &mut Vec<u8>);
+    fn read(reader: &mut Reader<'_>) -> Option<Self>;
+}
+
+macro_rules! rows {
+    ($($type:ty { $($field:ident),+ })+) => {$(
+        impl Row for $type {
+            fn write(&self, out: &mut Vec<u8>) {
+                out.put_u64s(&[$(self.$field),+]);
+            }
+
+            fn read(reader: &mut Reader<'_>) -> Option<Self> {
+                let [$($field),+] = reader.u64s()?;
+                Some(Self { $($field),+ })
+            }
+        }
+    )+};
+}
+pub(crate) use rows;
+
 // --- The time of each input: nothing in this crate reads a clock.
 
 /// The moment of an input, on both clocks.

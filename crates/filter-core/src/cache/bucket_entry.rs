@@ -6,7 +6,7 @@ use protocol::LimitAnswer;
 
 use crate::{
     cache::Record,
-    host::{Now, Put, Reader},
+    host::{Now, Put, Reader, Row, rows},
     response::QuotaStatus,
 };
 
@@ -332,21 +332,9 @@ impl Debt {
             self.previous = std::mem::take(&mut self.current);
         }
     }
-
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64s(&[self.since_us, self.current, self.previous, self.until_us]);
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let [since_us, current, previous, until_us] = reader.u64s()?;
-        Some(Self {
-            since_us,
-            current,
-            previous,
-            until_us,
-        })
-    }
 }
+
+rows! { Debt { since_us, current, previous, until_us } }
 
 // --- Denials that still hold.
 

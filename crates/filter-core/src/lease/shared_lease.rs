@@ -5,7 +5,7 @@ use protocol::{Lease, Settlement};
 use super::{LeaseDescriptor, Portion, WorkerLease};
 use crate::{
     cache::{BucketAt, BucketStatus, Record, Role, Table, Update},
-    host::{Contended, Host, Now, Put, Reader},
+    host::{Contended, Host, Now, Put, Reader, Row, rows},
 };
 
 /// Bound: grants of a bucket at a proxy. Beyond it, the one that ends first is returned.
@@ -235,7 +235,7 @@ impl SharedLease {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         for grant in &self.grants {
-            out.put_u64s(&[grant.epoch, grant.deadline_us, grant.units]);
+            grant.write(out);
         }
         self.settlements.write(out);
         out.put_u64s(&[self.want, self.query_until_us, self.sent_us, self.granted]);
@@ -244,12 +244,7 @@ impl SharedLease {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut shared_lease = Self::default();
         for grant in &mut shared_lease.grants {
-            let [epoch, deadline_us, units] = reader.u64s()?;
-            *grant = Grant {
-                epoch,
-                deadline_us,
-                units,
-            };
+            *grant = Grant::read(reader)?;
         }
         shared_lease.settlements = Settlements::read(reader)?;
         let [want, query_until_us, sent_us, granted] = reader.u64s()?;
@@ -274,6 +269,11 @@ pub(crate) struct Grant {
     pub(crate) deadline_us: u64,
     /// How many there are.
     pub(crate) units: u64,
+}
+
+rows! {
+    Grant { epoch, deadline_us, units }
+    Settlement { epoch, spent, returned }
 }
 
 impl Grant {
@@ -380,19 +380,14 @@ impl Settlements {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         for of in &self.0 {
-            out.put_u64s(&[of.epoch, of.spent, of.returned]);
+            of.write(out);
         }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut settlements = Self::default();
         for of in &mut settlements.0 {
-            let [epoch, spent, returned] = reader.u64s()?;
-            *of = Settlement {
-                epoch,
-                spent,
-                returned,
-            };
+            *of = Settlement::read(reader)?;
         }
         Some(settlements)
     }

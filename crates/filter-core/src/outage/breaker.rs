@@ -11,7 +11,7 @@
 //! request for which the debts leave no room. So the checks that wait for a probe are sent after its
 //! answer, with their debts, or fall back if it fails.
 
-use crate::host::{self, Change, Host, Now, Put, Random, Reader};
+use crate::host::{self, Change, Host, Now, Put, Random, Reader, Row, rows};
 
 /// How long an answer proves that a limiter answers, in microseconds. If one of two limiters hangs and
 /// Envoy still routes calls to it, the breaker opens whenever several calls to it fail together. This
@@ -213,6 +213,11 @@ struct Counts {
     answered_us: u64,
 }
 
+rows! {
+    Waiting { until_us, interval_us, answered_us }
+    Counts { since_us, failed_in_a_row, failed, answered, answered_us }
+}
+
 impl State {
     pub(super) fn after(
         self,
@@ -278,23 +283,10 @@ impl State {
         let mut reader = Reader::new(bytes);
         let kind = reader.u8()?;
         let state = match kind {
-            0 => {
-                let [since_us, failed_in_a_row, failed, answered, answered_us] = reader.u64s()?;
-                Self::Closed(Counts {
-                    since_us,
-                    failed_in_a_row,
-                    failed,
-                    answered,
-                    answered_us,
-                })
-            }
+            0 => Self::Closed(Counts::read(&mut reader)?),
             1 | 2 => {
-                let [until_us, interval_us, answered_us] = reader.u64s()?;
-                let waiting = Waiting {
-                    until_us,
-                    interval_us: interval_us.clamp(OPEN_MIN_US, OPEN_MAX_US),
-                    answered_us,
-                };
+                let mut waiting = Waiting::read(&mut reader)?;
+                waiting.interval_us = waiting.interval_us.clamp(OPEN_MIN_US, OPEN_MAX_US);
                 if kind == 1 {
                     Self::Open(waiting)
                 } else {
@@ -311,16 +303,14 @@ impl State {
         let (kind, waiting) = match self {
             Self::Closed(counts) => {
                 out.put_u8(0);
-                let (failed_in_a_row, failed) = (counts.failed_in_a_row, counts.failed);
-                out.put_u64s(&[counts.since_us, failed_in_a_row, failed]);
-                out.put_u64s(&[counts.answered, counts.answered_us]);
+                counts.write(&mut out);
                 return out;
             }
             Self::Open(waiting) => (1, waiting),
             Self::Probing(waiting) => (2, waiting),
         };
         out.put_u8(kind);
-        out.put_u64s(&[waiting.until_us, waiting.interval_us, waiting.answered_us]);
+        waiting.write(&mut out);
         out
     }
 }
