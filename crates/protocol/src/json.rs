@@ -15,17 +15,6 @@ use crate::{
 
 // --- Parses the body of `POST /v1/check`.
 
-const CHECK_FIELDS: [&str; 9] = [
-    "descriptor",
-    "cost",
-    "peek",
-    "limits",
-    "require_match",
-    "max_delay_ms",
-    "free",
-    "costs",
-    "reserve",
-];
 const SINGLE_FIELDS: [&str; 11] = [
     "domain",
     "descriptor",
@@ -39,6 +28,11 @@ const SINGLE_FIELDS: [&str; 11] = [
     "reserve",
     "wait_ms",
 ];
+/// Of a check in a batch.
+const CHECK_FIELDS: &[&str] = {
+    let [_domain, of_one @ .., _wait_ms] = &SINGLE_FIELDS;
+    of_one
+};
 const BATCH_FIELDS: [&str; 2] = ["domain", "checks"];
 
 /// The request of a program.
@@ -87,7 +81,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     };
     if batch {
         let list = ("checks", "a list of checks");
-        let checks = read_batch(take, list, &CHECK_FIELDS, read_check);
+        let checks = read_batch(take, list, CHECK_FIELDS, read_check);
         take.finish(&BATCH_FIELDS);
         return Some(Request {
             domain: domain?,
@@ -153,10 +147,8 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
     };
     let cost = take.integer("cost", 0).unwrap_or(1);
     let peek = take.boolean("peek").unwrap_or(false);
-    let only = match take.field("limits") {
-        Some(field) => read_limits(&field, take.report),
-        None => Vec::new(),
-    };
+    let only = take.field("limits");
+    let only = only.map_or_else(Vec::new, |field| read_limits(&field, take.report));
     if only.is_empty()
         && let Some(Node {
             value: Value::List(_),
@@ -171,10 +163,8 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
     let require_match = take.boolean("require_match").unwrap_or(false);
     let max_delay_ms = take.integer("max_delay_ms", 0);
     let reserve = take.boolean("reserve").unwrap_or(false);
-    let costs = match take.field("costs") {
-        Some(field) => read_costs(&field, take.report),
-        None => Vec::new(),
-    };
+    let costs = take.field("costs");
+    let costs = costs.map_or_else(Vec::new, |field| read_costs(&field, take.report));
     let costs = costs.into_iter().map(|(limit, units)| LimitRequest {
         cost: Some(LimitCost { units, reserve }),
         ..LimitRequest::new(limit)
@@ -471,8 +461,11 @@ impl<T> One<T> {
 
 // --- `POST /v1/release` and `POST /v1/renew`: slots that a program frees or renews.
 
-const SLOTS_FIELDS: [&str; 5] = ["descriptor", "slots", "enter", "took", "slow"];
 const SINGLE_SLOTS_FIELDS: [&str; 6] = ["domain", "descriptor", "slots", "enter", "took", "slow"];
+const SLOTS_FIELDS: &[&str] = {
+    let [_domain, of_one @ ..] = &SINGLE_SLOTS_FIELDS;
+    of_one
+};
 const BATCH_SLOTS_FIELDS: [&str; 2] = ["domain", "requests"];
 
 /// Reads a request that frees slots or, with `renew`, renews them: checks that charge nothing.
@@ -492,7 +485,7 @@ fn read_slots(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Reque
     };
     let checks = if batch {
         let list = ("requests", "a list of requests and their slots");
-        let checks = read_batch(take, list, &SLOTS_FIELDS, |owner, take| {
+        let checks = read_batch(take, list, SLOTS_FIELDS, |owner, take| {
             read_slots_of_one(owner, take, renew)
         });
         take.finish(&BATCH_SLOTS_FIELDS);
@@ -682,10 +675,8 @@ fn read_settle(root: Field<'_>, report: &mut Report) -> Option<Request> {
         Some(field) => read_token(&field, take.report),
         None => missing(&root, "token", take.report),
     };
-    let costs = match take.field("costs") {
-        Some(field) => read_costs(&field, take.report),
-        None => Vec::new(),
-    };
+    let costs = take.field("costs");
+    let costs = costs.map_or_else(Vec::new, |field| read_costs(&field, take.report));
     let cost = match take.integer("cost", 0) {
         None if costs.is_empty() => missing(&root, "cost", take.report),
         cost => cost,
