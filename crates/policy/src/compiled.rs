@@ -166,28 +166,11 @@ impl Rule {
     }
 }
 
-/// The position of a key among sorted ones, or where to insert it.
-fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
-    keys.binary_search(key)
-}
-
-impl Compiled {
-    /// Compiles a policy.
-    pub fn new(mut policy: Policy) -> Self {
-        let overrides = policy
-            .limits
-            .iter_mut()
-            .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
-            .collect();
-        let limits = shared(&mut policy);
-        Self::of_limits(policy, limits, overrides)
-    }
-
-    /// `policy` has no limits of its own.
-    fn of_limits(policy: Policy, limits: Vec<Arc<Limit>>, overrides: Vec<Overrides>) -> Self {
+impl Shape {
+    fn new(limits: &[Arc<Limit>], exemptions: Vec<Exemption>) -> Self {
         let mut keys: Vec<Name> = Vec::new();
         let of_limits = limits.iter().flat_map(|limit| limit.keys());
-        let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);
+        let exempting = exemptions.iter().flat_map(|found| &found.matchers);
         for key in of_limits.chain(exempting.map(|matcher| &matcher.entry)) {
             if let Err(at) = find(&keys, key) {
                 keys.insert(at, key.clone());
@@ -204,23 +187,50 @@ impl Compiled {
             .map(|(limit, rule)| rule.conditions(limit))
             .collect();
         let index = Index::new(&conditions, keys.len());
-        let exempt = Exempt::new(policy.exempt, &keys);
-        let shape = Shape {
+        let exempt = Exempt::new(exemptions, &keys);
+        Self {
             by_name,
             keys,
             rules,
             ranks: Vec::new(),
             index,
             exempt,
-            service: Arc::new(Service::new(&limits)),
+            service: Arc::new(Service::new(limits)),
             has_replaces: limits.iter().any(|limit| !limit.replaces.is_empty()),
-        };
+        }
+    }
+}
+
+/// The position of a key among sorted ones, or where to insert it.
+fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
+    keys.binary_search(key)
+}
+
+impl Compiled {
+    /// Compiles a policy.
+    pub fn new(mut policy: Policy) -> Self {
+        let overrides = policy
+            .limits
+            .iter_mut()
+            .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
+            .collect();
+        let limits = shared(&mut policy);
+        Self::of_limits(policy, limits, overrides, None)
+    }
+
+    /// `policy` has no limits of its own. `shape`: that of these limits, where it is known.
+    fn of_limits(
+        policy: Policy,
+        limits: Vec<Arc<Limit>>,
+        overrides: Vec<Overrides>,
+        shape: Option<Arc<Shape>>,
+    ) -> Self {
         Self {
             domain: policy.domain,
             revision: policy.revision,
             paused: policy.paused,
+            shape: shape.unwrap_or_else(|| Arc::new(Shape::new(&limits, policy.exempt))),
             limits,
-            shape: Arc::new(shape),
             overrides,
             opaque: Vec::new(),
             hashes: Vec::new(),

@@ -81,21 +81,8 @@ impl Compiled {
             same_shape = false;
         }
         (limits.len() == edits.limit_count).then_some(())?;
-        let mut next = if same_shape {
-            Self {
-                domain: edits.domain.domain,
-                revision: edits.domain.revision,
-                paused: edits.domain.paused,
-                limits,
-                shape: Arc::clone(&self.shape),
-                overrides,
-                opaque: Vec::new(),
-                hashes: Vec::new(),
-                exemptions_digest: 0,
-            }
-        } else {
-            Self::of_limits(edits.domain, limits, overrides)
-        };
+        let shape = same_shape.then(|| Arc::clone(&self.shape));
+        let mut next = Self::of_limits(edits.domain, limits, overrides, shape);
         for change in edits.overrides {
             if let Some(at) = next.position(change.limit.as_str()) {
                 let overrides = next.overrides.get_mut(at)?;
