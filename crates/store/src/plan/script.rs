@@ -497,40 +497,26 @@ fn limit_verdict(
     peek: bool,
 ) -> Result<(i64, LimitVerdict), MalformedReply> {
     let fits = numbers.next().ok_or(MalformedReply)?;
-    let charged = next(numbers)?;
-    let decision = decision(numbers, fits == ALLOWED)?;
-    let (lease, leased) = match part.lease {
-        Some(_) => lease(numbers)?,
-        None => (None, 0),
+    let mut verdict = LimitVerdict {
+        charged: next(numbers)?,
+        decision: decision(numbers, fits == ALLOWED)?,
+        ..LimitVerdict::default()
     };
-    let slot = if part.algorithm.gives_slots() {
-        slot(numbers)?
-    } else {
-        None
-    };
-    let (limit_milli, adaptive) = match part.algorithm.parameters().adaptive {
-        Some(_) => adaptive(numbers, peek)?,
-        None => (None, None),
-    };
-    let reserved = match &part.costs {
-        Some(_) => reserved(numbers)?,
-        None => Reserved::default(),
-    };
-    let penalty = match part.penalty {
-        Some(_) => penalty(numbers)?,
-        None => PenaltyStatus::default(),
-    };
-    let verdict = LimitVerdict {
-        decision,
-        charged,
-        lease,
-        slot,
-        leased,
-        limit_milli,
-        adaptive,
-        reserved,
-        penalty,
-    };
+    if part.lease.is_some() {
+        (verdict.lease, verdict.leased) = lease(numbers)?;
+    }
+    if part.algorithm.gives_slots() {
+        verdict.slot = slot(numbers)?;
+    }
+    if part.algorithm.parameters().adaptive.is_some() {
+        (verdict.limit_milli, verdict.adaptive) = adaptive(numbers, peek)?;
+    }
+    if part.costs.is_some() {
+        verdict.reserved = reserved(numbers)?;
+    }
+    if part.penalty.is_some() {
+        verdict.penalty = penalty(numbers)?;
+    }
     Ok((fits, verdict))
 }
 
