@@ -365,12 +365,9 @@ impl Worker {
     }
 
     /// Queues a check that no request waits for any more.
-    pub(crate) fn push_background(&mut self, check: PendingCheck) {
-        let check = PendingCheck {
-            stream: None,
-            cost: 0,
-            ..check
-        };
+    pub(crate) fn push_background(&mut self, mut check: PendingCheck) {
+        check.stream = None;
+        check.cost = 0;
         if let Err(check) = self.calls.batcher.push(check) {
             self.undo_unsent(check);
         }

@@ -203,7 +203,7 @@ impl DenyingLimits {
 // --- A check that waits for the limiter, or for a decision without it.
 
 /// A check, and the decisions about its request so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PendingCheck {
     /// The request that waits for the answer; `None` if none does.
     pub(crate) stream: Option<StreamId>,
@@ -338,6 +338,31 @@ impl SlotRelease {
 }
 
 impl PendingCheck {
+    /// A check with nothing but these. Once, because it is large.
+    #[inline(never)]
+    fn of(
+        policy: Option<Arc<ActivePolicy>>,
+        entries: Extracted,
+        limit_checks: Vec<LimitCheck>,
+    ) -> Self {
+        Self {
+            stream: None,
+            cost: 0,
+            policy,
+            entries,
+            limit_checks,
+            opaque: None,
+            head: false,
+            measured: Measured::default(),
+            queued_us: 0,
+            attempts: Attempts::default(),
+            claims: Claims::default(),
+            hold: Hold::default(),
+            slot: None,
+            free: None,
+        }
+    }
+
     /// The check of a request.
     pub(crate) fn new(
         stream: StreamId,
@@ -349,11 +374,8 @@ impl PendingCheck {
         Self {
             stream: Some(stream),
             cost: 1,
-            policy,
-            entries,
-            limit_checks,
             opaque,
-            ..Self::default()
+            ..Self::of(policy, entries, limit_checks)
         }
     }
 
@@ -385,29 +407,20 @@ impl PendingCheck {
         entries: Extracted,
         limit_checks: Vec<LimitCheck>,
     ) -> Self {
-        Self {
-            policy: Some(policy),
-            entries,
-            limit_checks,
-            ..Self::default()
-        }
+        Self::of(Some(policy), entries, limit_checks)
     }
 
     /// A check of the same buckets that charges nothing and that no request waits for.
     pub(crate) fn peek(&self) -> Self {
-        Self {
-            policy: self.policy.clone(),
-            entries: self.entries.clone(),
-            ..Self::default()
-        }
+        Self::of(self.policy.clone(), self.entries.clone(), Vec::new())
     }
 
     /// A check about slots.
     pub(crate) fn of_slots(release: SlotRelease) -> Self {
+        let entries = release.request.entries.clone();
         Self {
-            entries: release.request.entries.clone(),
             free: Some(Box::new(release)),
-            ..Self::default()
+            ..Self::of(None, entries, Vec::new())
         }
     }
 
