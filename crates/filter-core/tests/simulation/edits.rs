@@ -1,9 +1,9 @@
 //! Edits among many limits: a worker has all limits of one revision or all of another, whatever happens on
 //! the way, and the newest soon after.
 
-use std::{collections::HashMap, fmt::Write};
+use std::{collections::HashMap, fmt::Write, sync::Arc};
 
-use policy::{Compiled, Revision};
+use policy::{Compiled, Limit, Revision};
 
 use crate::{
     decisions::worlds,
@@ -53,18 +53,17 @@ impl Pairs {
     }
 }
 
-/// What a policy has, in its order, and in that of its matches.
-fn content(compiled: &Compiled) -> Vec<String> {
-    let limits = compiled.limits().iter();
-    let mut content: Vec<String> = limits.map(|limit| format!("{limit:?}")).collect();
-    content.sort();
+/// The limits that a policy has, whatever their order.
+fn content(compiled: &Compiled) -> Vec<Arc<Limit>> {
+    let mut content = compiled.limits().to_vec();
+    content.sort_by(|one, other| one.name.cmp(&other.name));
     content
 }
 
 #[derive(Default)]
 struct Revisions {
     /// The limits of each.
-    limits: HashMap<Revision, Vec<String>>,
+    limits: HashMap<Revision, Vec<Arc<Limit>>>,
     /// What the workers had when they were last looked at.
     seen: HashMap<(usize, usize), Revision>,
 }
