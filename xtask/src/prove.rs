@@ -85,9 +85,12 @@ fn world(workspace: &Workspace) -> Result<Command> {
 
 /// What simulations compute in, optimized. Libraries, macros and build scripts are those of all tests, which are
 /// built already: in a profile of its own, cargo would build them again. To optimize also what worlds only link, or
-/// read a few limits with, would take the compiler a sixth more.
-const OPTIMIZED: [&str; 6] = [
+/// read a few limits with, would take the compiler a sixth more. In 16 units, it would compile what is inlined in
+/// many of them. Of ours nothing asserts only in debug builds, and the standard library would check its pointers.
+const OPTIMIZED: [&str; 8] = [
     "--config=profile.dev.opt-level=2",
+    "--config=profile.dev.codegen-units=4",
+    "--config=profile.dev.debug-assertions=false",
     "--config=profile.dev.package.\"*\".opt-level=0",
     "--config=profile.dev.package.insight.opt-level=0",
     "--config=profile.dev.package.kubernetes.opt-level=0",
