@@ -9,7 +9,6 @@ local allowed = nil
 local time, now_ms = { '1763000000', '0' }, 1763000000000
 local writes, calls, ranged_items = 0, 0, 0
 local expiring, refusal = false, nil
-local published = {}
 
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
@@ -65,15 +64,16 @@ end
 
 function commands.SET(key, text, option, ttl)
   local entry = value(key)
-  assert(not option or option == 'KEEPTTL' or option == 'NX' or option == 'PX' and integer(ttl) > 0, 'ERR invalid expire time')
+  local lives = option == 'PX' and integer(ttl)
+  assert(not option or option == 'KEEPTTL' or option == 'NX' or lives and lives > 0, 'ERR invalid expire time')
   if option == 'NX' and entry then
     return false
   end
   local made = { kind = 'string', text = text }
   if option == 'KEEPTTL' and entry then
     made.ttl, made.expires = entry.ttl, entry.expires
-  elseif option == 'PX' then
-    made.ttl, made.expires = integer(ttl), living(integer(ttl))
+  elseif lives then
+    made.ttl, made.expires = lives, living(lives)
   end
   keys[key] = made
   return { ok = 'OK' }
@@ -86,12 +86,12 @@ function commands.DEL(key)
 end
 
 function commands.PEXPIRE(key, ttl)
-  local entry = value(key)
-  assert(integer(ttl) > 0, 'ERR invalid expire time')
+  local entry, lives = value(key), integer(ttl)
+  assert(lives > 0, 'ERR invalid expire time')
   if not entry then
     return 0
   end
-  entry.ttl, entry.expires = integer(ttl), living(integer(ttl))
+  entry.ttl, entry.expires = lives, living(lives)
   return 1
 end
 
@@ -423,7 +423,7 @@ function commands.SCAN(_, _, glob)
 end
 
 function commands.PUBLISH(channel, text)
-  published[#published + 1] = { channel, text }
+  publish(channel, text)
   return 0
 end
 
@@ -581,14 +581,6 @@ return {
   put = function(key, entry)
     keys[key] = entry
     entry.expires = entry.expires and living(entry.expires)
-  end,
-  -- What was published since the last call, if anything was.
-  take_published = function()
-    local messages = published
-    if #messages > 0 then
-      published = {}
-      return messages
-    end
   end,
   -- All data, to be restored.
   copy = function()

@@ -8,7 +8,12 @@
     reason = "only tests use it"
 )]
 
-use std::{cell::Cell, collections::BTreeMap, sync::Mutex};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Mutex,
+};
 
 use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Value, Variadic, chunk::ChunkMode};
 
@@ -20,7 +25,9 @@ pub struct LuaRedis {
     fake: Table,
     run: Function,
     command: Function,
+    set_time: Function,
     time: Cell<[u64; 2]>,
+    published: Rc<RefCell<Vec<[String; 2]>>>,
 }
 
 impl Default for LuaRedis {
@@ -40,14 +47,23 @@ impl LuaRedis {
                 .to_string())
         });
         lua.globals().set("sha1hex", sha1hex.unwrap()).unwrap();
+        let published = Rc::<RefCell<Vec<_>>>::default();
+        let messages = Rc::clone(&published);
+        let publish = lua.create_function(move |_, (channel, text): (String, String)| {
+            messages.borrow_mut().push([channel, text]);
+            Ok(())
+        });
+        lua.globals().set("publish", publish.unwrap()).unwrap();
         let fake = compiled(&lua, include_str!("fake_redis.lua"), "fake_redis");
         let fake: Table = fake.call(()).unwrap();
         Self {
             lua,
             run: fake.get("run").unwrap(),
             command: fake.get("command").unwrap(),
+            set_time: fake.get("set_time").unwrap(),
             fake,
             time: Cell::default(),
+            published,
         }
     }
 
@@ -206,8 +222,13 @@ impl LuaRedis {
     pub fn set_time(&self, seconds: u64, micros: u64) {
         if self.time.replace([seconds, micros]) != [seconds, micros] {
             let time = (seconds.to_string(), micros.to_string());
-            self.function("set_time").call::<()>(time).unwrap();
+            self.set_time.call::<()>(time).unwrap();
         }
+    }
+
+    /// What was published since the last call: channels and texts.
+    pub fn take_published(&self) -> Vec<[String; 2]> {
+        self.published.take()
     }
 }
 

@@ -96,7 +96,7 @@ fn play(run: &Run) {
         let world = World::start(sim, plan, run.verbose).await;
         std::rc::Rc::clone(&world).run().await;
         println!("seed={} {}", run.seed, world.summary());
+        // Its parts refer to each other; the process ends anyway.
+        std::process::exit(0);
     });
-    // Its parts refer to each other; the process ends anyway.
-    std::process::exit(0);
 }

@@ -482,11 +482,9 @@ impl Server {
 
     /// Sends what was published.
     fn publish(&self) {
-        let take = self.redis.function("take_published");
-        let messages: Option<Vec<[String; 2]>> = take.call(()).unwrap();
-        // Of a Cluster, each node sends it to all.
-        let all = self.all.upgrade();
-        for [channel, text] in messages.unwrap_or_default() {
+        for [channel, text] in self.redis.take_published() {
+            // Of a Cluster, each node sends it to all.
+            let all = self.all.upgrade();
             for server in all.iter().flat_map(|all| &all.redis) {
                 server.tell(&channel, &text);
             }
