@@ -139,12 +139,14 @@ async fn a_status_that_is_refused_is_tried_less_and_less_often() {
             .parse::<u64>()
             .unwrap()
     };
+    let url = format!("http://127.0.0.1:{port}/readyz");
+    // It says so at the end of the turn in which the status was refused.
     eventually("a status is refused", async || {
-        (count().await > 0).then_some(())
+        let reply = stage.http.get(&url).send().await.ok()?;
+        (reply.status == 503 && reply.text().contains("orbidden")).then_some(())
     })
     .await;
     let (before, since) = (count().await, Instant::now());
-    let url = format!("http://127.0.0.1:{port}/readyz");
     while since.elapsed() < Duration::from_secs(8) {
         let reply = stage.http.get(&url).send().await.unwrap();
         assert_eq!(reply.status, 503);
