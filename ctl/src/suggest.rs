@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use algorithms::{
     Algorithm, CalendarUnit, Kind, Parameters, Rate, State,
-    check::{Asked, Options, Part, Stored, check},
+    check::{Options, Part, Stored, StoredPart, check},
 };
 use serde::Serialize;
 
@@ -299,20 +299,22 @@ impl Trial<'_> {
             }
             limits => {
                 let mut stored: Vec<Option<Stored>> = vec![None; limits.len()];
+                let parts = limits.iter().map(|limit| Part::new(&limit.algorithm, 1));
+                let mut parts: Vec<Part<'_>> = parts.collect();
                 for at_ms in bucket.times.all() {
                     let rest = usize::from(at_ms >= self.cut_ms);
                     if only_first && rest == 1 {
                         break;
                     }
-                    for limit in limits.iter_mut() {
+                    for (limit, part) in limits.iter_mut().zip(&mut parts) {
                         limit.at(at_ms);
+                        part.algorithm = limit.algorithm;
                     }
-                    let parts = limits.iter().map(|limit| Part::new(&limit.algorithm, 1));
-                    let parts: Vec<Part<'_>> = parts.collect();
-                    let asked = parts.iter().zip(&stored);
-                    let asked = asked.map(|(part, stored)| (part, stored.as_ref(), None));
-                    let asked: Vec<Asked<'_>> = asked.collect();
-                    let Ok((verdict, writes)) = check(&asked, at_ms, Options::default()) else {
+                    let stored_parts = parts.iter().zip(&stored);
+                    let stored_parts = stored_parts.map(|(part, of)| (part, of.as_ref(), None));
+                    let stored_parts: Vec<StoredPart<'_>> = stored_parts.collect();
+                    let verdict = check(&stored_parts, at_ms, Options::default());
+                    let Ok((verdict, writes)) = verdict else {
                         continue;
                     };
                     for (stored, (write, _)) in stored.iter_mut().zip(writes) {

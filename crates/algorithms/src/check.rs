@@ -33,7 +33,7 @@ pub enum Mode {
     Together,
 }
 
-/// What a check asks of one limit, by whichever store.
+/// One limit of a check, as every store decides it.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     /// The limit's numbers, or those of the bucket's override.
@@ -108,8 +108,8 @@ pub struct Stale {
     pub generation: u64,
 }
 
-/// A limit of a check, and what is stored of its bucket: its state, and the denials if it has a penalty.
-pub type Asked<'a> = (&'a Part<'a>, Option<&'a Stored>, Option<&'a Denials>);
+/// A limit of a check, and what is stored of its bucket: its state, and the denials if the limit has a penalty.
+pub type StoredPart<'a> = (&'a Part<'a>, Option<&'a Stored>, Option<&'a Denials>);
 
 /// The state and the denials to store for each part; `None`: unchanged.
 pub type Writes = Vec<(Option<Stored>, Option<Denials>)>;
@@ -120,7 +120,7 @@ pub type Writes = Vec<(Option<Stored>, Option<Denials>)>;
 /// [`Stale`] for the first part whose state has a newer generation, or whose edges do not cover the
 /// time. Then nothing may be stored.
 pub fn check(
-    parts: &[Asked<'_>],
+    parts: &[StoredPart<'_>],
     now_ms: u64,
     options: Options,
 ) -> Result<(Verdict, Writes), Stale> {
@@ -129,7 +129,7 @@ pub fn check(
         .iter()
         .map(|(part, stored, _)| part.evaluate(*stored, now_ms, options.debits))
         .collect();
-    let count = |(part, _, denials): &Asked<'_>| {
+    let count = |(part, _, denials): &StoredPart<'_>| {
         let request = part.penalty.as_ref()?;
         Some(Count::new(request, *denials, now_ms))
     };
@@ -177,7 +177,7 @@ pub fn check(
 
 /// Whether the caller of a denied check repeats it, because it would pass within `patience_ms`.
 fn is_repeated(
-    parts: &[Asked<'_>],
+    parts: &[StoredPart<'_>],
     outcomes: &[Outcome],
     counts: &[Option<Count>],
     patience_ms: u64,
@@ -202,7 +202,7 @@ pub fn all_end_within(patience_ms: u64, waits: impl Iterator<Item = RetryAfter>)
     patience_ms > 0 && longest.is_some_and(|ms| ms <= patience_ms)
 }
 
-fn refuse_stale(parts: &[Asked<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
+fn refuse_stale(parts: &[StoredPart<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
     let now_ms = now_ms.min(TIME_MAX_MS);
     for (limit, (part, stored, _)) in parts.iter().enumerate() {
         let generation = stored.map_or(0, |stored| stored.generation);

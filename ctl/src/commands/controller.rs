@@ -16,7 +16,7 @@ mod status;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     pin::pin,
     time::Duration,
 };
@@ -203,7 +203,7 @@ impl Controller {
 async fn until_ended(mut terminate: Signal, printer: &Printer) {
     tokio::select! {
         _ = terminate.recv() => {}
-        () = client::authority_changed() => printer.warn(
+        () = client::changed(Path::new(client::AUTHORITY)) => printer.warn(
             "the cluster has another certificate authority: ends, so that Kubernetes starts it with that one",
         ),
     }

@@ -127,7 +127,7 @@ impl ReplayCommand {
         }
     }
 
-    /// Whoever forgets `-f` should not be told that Redis is away, nor that no line is a request.
+    /// Without `-f`, the error about a limits file would be that Redis is away, or that no line is a request.
     fn expect_logs(&self) -> Result<(), Error> {
         let is_yaml = |log: &&String| {
             let extension = Path::new(log).extension();

@@ -9,7 +9,7 @@ mod penalties;
 mod slots;
 mod windows;
 
-use algorithms::check::{Asked, Options, Stored, check};
+use algorithms::check::{Options, Stored, StoredPart, check};
 use algorithms::{Decision, Lease, LeaseRequest, LimitVerdict, RetryAfter, Settlement};
 
 use crate::support::{Random, number, part};
@@ -78,7 +78,7 @@ fn lease_request<'a>(
 }
 
 /// Decides a check of one limit; returns what is to be stored, too.
-fn ask(asked: Asked<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
+fn ask(asked: StoredPart<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
     let (mut verdict, mut writes) = check(&[asked], now_ms, options).unwrap();
     (verdict.limits.remove(0), writes.remove(0).0)
 }

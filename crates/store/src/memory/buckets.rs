@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashMap};
 
 use algorithms::{
     ADAPTIVE_LINGER_MS, BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS, STATE_BYTES, State,
-    check::{Asked, Stored, Verdict, check},
+    check::{Stored, StoredPart, Verdict, check},
 };
 use indexmap::IndexMap;
 
@@ -106,15 +106,15 @@ impl HeldBuckets {
         let buckets = &planned.check.limits;
         let held = buckets.iter().map(|bucket| self.stored(&bucket.key));
         let held: Vec<Option<Cow<'_, Stored>>> = held.collect();
-        let asked = buckets.iter().zip(&held).map(|(bucket, held)| {
+        let parts = buckets.iter().zip(&held).map(|(bucket, held)| {
             let penalty = bucket.part.penalty.as_ref();
             let denials = penalty.and_then(|_| self.penalties.get(&bucket.key));
             (&bucket.part, held.as_deref(), denials)
         });
-        let asked: Vec<Asked<'_>> = asked.collect();
+        let parts: Vec<StoredPart<'_>> = parts.collect();
         let (verdict, writes) =
-            check(&asked, now_ms, planned.check.options).map_err(|_| CheckError::Stale)?;
-        drop(asked);
+            check(&parts, now_ms, planned.check.options).map_err(|_| CheckError::Stale)?;
+        drop(parts);
         drop(held);
         let written = buckets.iter().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), (stored, denials)) in written {

@@ -259,7 +259,7 @@ impl RedisStore {
         bucket: &Bucket<'_>,
     ) -> Result<CreditReport, EditError> {
         let call = script::Credit {
-            bucket: bucket.clone(),
+            bucket,
             units: credit.units,
             peek: credit.peek,
             force: credit.force,

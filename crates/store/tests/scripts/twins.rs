@@ -405,8 +405,9 @@ fn compare_credits(twin: &mut dyn Engine, share: Share) {
                     continue;
                 }
                 let limit = subject.algorithm.limit();
+                let bucket = subject.bucket();
                 let credit = Credit {
-                    bucket: subject.bucket(),
+                    bucket: &bucket,
                     units: both.chance.pick(&[0, 1, 2, limit / 2, limit, 1 << 52]),
                     peek: both.chance.one_in(5),
                     force: both.chance.one_in(20),
@@ -445,11 +446,12 @@ fn compare_credits_of_reservations(twin: &mut dyn Engine, share: Share) {
                 let key = format!("r:{{{}}}", subject.key);
                 let limit = subject.algorithm.limit();
                 let part = Part::new(&subject.algorithm, subject.generation);
+                let bucket = Bucket {
+                    reservations: Some(key).filter(|_| !chance.one_in(9)),
+                    ..Bucket::new(&subject.key, part)
+                };
                 let credit = Credit {
-                    bucket: Bucket {
-                        reservations: Some(key).filter(|_| !chance.one_in(9)),
-                        ..Bucket::new(&subject.key, part)
-                    },
+                    bucket: &bucket,
                     units: chance.pick(&[1, 2, limit / 9, limit / 2, 1 << 52]),
                     peek: chance.one_in(5),
                     force: chance.one_in(20),
@@ -700,9 +702,9 @@ fn hundreds() -> Vec<Algorithm> {
     plain.into_iter().chain(Algorithm::new(&queue)).collect()
 }
 
-fn credit(algorithm: &Algorithm, units: u64) -> Credit<'_> {
+fn credit<'a>(bucket: &'a Bucket<'a>, units: u64) -> Credit<'a> {
     Credit {
-        bucket: Bucket::new("bucket", Part::new(algorithm, 1)),
+        bucket,
         units,
         peek: false,
         force: false,
@@ -719,7 +721,8 @@ fn a_credit_raises_what_is_left_up_to_the_quota() {
         for at_ms in [now_ms, now_ms, now_ms + 1] {
             assert!(redis.one(&subject, at_ms).decision.allowed, "{algorithm:?}");
         }
-        let mut left = |units| match redis.credit(&credit(&algorithm, units), now_ms + 1) {
+        let bucket = Bucket::new("bucket", Part::new(&algorithm, 1));
+        let mut left = |units| match redis.credit(&credit(&bucket, units), now_ms + 1) {
             Credited::Done {
                 used: true,
                 left_before,
@@ -750,7 +753,8 @@ fn a_credit_removes_the_newest_units_of_logs_and_sub_windows_first() {
         for at_ms in [start_ms, start_ms + 30_000] {
             assert!(redis.one(&subject, at_ms).decision.allowed);
         }
-        redis.credit(&credit(&subject.algorithm, 40), start_ms + 30_000);
+        let bucket = Bucket::new("bucket", Part::new(&subject.algorithm, 1));
+        redis.credit(&credit(&bucket, 40), start_ms + 30_000);
         // The first 40 are forgotten a window after they came; the others are gone already.
         subject.cost = 100;
         let verdict = redis.one(&subject, start_ms + 66_000);

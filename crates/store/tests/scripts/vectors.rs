@@ -157,7 +157,7 @@ impl AdaptiveBucket<'_> {
         if units > 0 {
             let bucket = self.subject.bucket();
             let credit = Credit {
-                bucket,
+                bucket: &bucket,
                 units,
                 peek: false,
                 force: false,

@@ -27,8 +27,11 @@ use crate::error::{Error, Exit};
 /// A valid object has about 20, with its status and a list around it.
 const DEPTH_MAX: usize = 64;
 
-/// The time between two looks at the certificate authority.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The pause between two reads of [`AUTHORITY`].
+const AUTHORITY_PACE: Duration = Duration::from_secs(10);
+
+/// The certificate authority of the cluster, as the service account of a Pod has it.
+pub(super) const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
 /// A client by the service account of the Pod, or by KUBECONFIG or ~/.kube/config.
 pub(super) async fn connect() -> Result<Client, Error> {
@@ -63,21 +66,13 @@ fn with_reason(error: BoxError) -> BoxError {
     with_causes(&*error).into()
 }
 
-/// Waits until the cluster has another certificate authority than at the start, where the service account of the Pod names
-/// it. kube reads it once.
-pub(super) async fn authority_changed() {
-    changed(Path::new(
-        "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-    ))
-    .await;
-}
-
-async fn changed(file: &Path) {
+/// Waits until a file has other bytes than at the start. kube reads [`AUTHORITY`] once.
+pub(super) async fn changed(file: &Path) {
     let Ok(before) = fs::read(file) else {
         return pending().await;
     };
     loop {
-        sleep(LOOK_AGAIN).await;
+        sleep(AUTHORITY_PACE).await;
         // While it is being replaced, it may be absent.
         if fs::read(file).is_ok_and(|now| now != before) {
             return;
@@ -174,7 +169,7 @@ mod tests {
             Instant::now()
         };
         let (replaced, noticed) = tokio::join!(replaced, noticed);
-        assert!(replaced <= noticed && noticed <= replaced + LOOK_AGAIN);
+        assert!(replaced <= noticed && noticed <= replaced + AUTHORITY_PACE);
     }
 
     #[test]

@@ -75,10 +75,10 @@ pub fn decode_refunds(reply: &[i64], charges: usize) -> Result<Vec<Refunded>, Ma
 // ---- Units given back to one bucket, as KEYS and ARGV, and the reply.
 
 /// Units to give back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Credit<'a> {
     /// The bucket. Its reservations stay open; its denials are deleted.
-    pub bucket: Bucket<'a>,
+    pub bucket: &'a Bucket<'a>,
     /// How much.
     pub units: u64,
     /// Change nothing; the reply says what would happen.
@@ -113,10 +113,10 @@ const FORCE: i64 = 2;
 const SETTLES: i64 = 4;
 
 /// Lays out a call of [`crate::scripts::CREDIT`].
-pub fn encode_credit<'a>(credit: &'a Credit<'_>, clock: Clock) -> ScriptCall<'a> {
+pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     let Bucket {
         reservations, part, ..
-    } = &credit.bucket;
+    } = credit.bucket;
     let flag = |set: bool, flag| if set { flag } else { 0 };
     let mut args = vec![
         clock.argument(),
