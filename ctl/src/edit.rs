@@ -60,14 +60,14 @@ fn after_9999(option: &str, text: &str) -> Error {
 #[derive(Debug)]
 pub struct Planned {
     /// What is written.
-    pub write: Written,
+    pub write: PlannedWrite,
     /// The effect.
     pub changes: Vec<LimitChange>,
 }
 
 /// What an edit writes.
 #[derive(Debug)]
-pub enum Written {
+pub enum PlannedWrite {
     /// The fields of limits and of the domain; overrides stay.
     Fields(Policy),
     /// Limits, and these overrides of them.
@@ -78,7 +78,7 @@ pub enum Written {
     Delete(OverrideEdits),
 }
 
-impl Written {
+impl PlannedWrite {
     fn change(&self) -> Change<'_> {
         match self {
             Self::Fields(policy) => Change::Fields(policy),
@@ -109,7 +109,7 @@ pub struct Edited {
     /// The record that it was based on.
     pub base: Stored,
     /// What it wrote.
-    pub write: Written,
+    pub write: PlannedWrite,
 }
 
 impl Edited {
@@ -170,7 +170,7 @@ impl Session<'_> {
             };
             let mut after = before.clone();
             let changes = change(&mut after)?;
-            let write = Written::Fields(after);
+            let write = PlannedWrite::Fields(after);
             Ok(Planned { write, changes })
         };
         let base = Stored::Live(base);
@@ -193,7 +193,7 @@ impl Session<'_> {
         let domain_changes = domain_changes.unwrap_or_default();
         let any = !domain_changes.is_empty()
             || changes::any(&changes)
-            || matches!(write, Written::Delete(_));
+            || matches!(write, PlannedWrite::Delete(_));
         self.warn_if_irreversible(&changes);
         if any && !args.dry_run {
             let edit = Edit {

@@ -3,7 +3,7 @@
 use algorithms::{Align, Kind, WeekStart};
 use documents::{Choice, Node, Path, Problems, Report, Value};
 
-use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
+use policy::{ChoiceOf, Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope};
 
 use crate::read::{IndexedLimit, LIMITS_MAX, MAX_EXEMPTIONS, check_references};
 
@@ -13,13 +13,13 @@ pub fn words_of(field: &str) -> Vec<&'static str> {
         T::CHOICES.iter().map(|(word, _)| *word).collect()
     }
     match field {
-        "algorithm" => all::<Written<Kind>>(),
-        "align" => all::<Written<Align>>(),
+        "algorithm" => all::<ChoiceOf<Kind>>(),
+        "align" => all::<ChoiceOf<Align>>(),
         "if_missing" => all::<IfMissing>(),
         "on_failure" => all::<OnFailure>(),
         "over_limit" => all::<OverLimit>(),
         "scope" => all::<Scope>(),
-        "week_start" => all::<Written<WeekStart>>(),
+        "week_start" => all::<ChoiceOf<WeekStart>>(),
         _ => Vec::new(),
     }
 }

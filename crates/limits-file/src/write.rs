@@ -5,10 +5,10 @@ use algorithms::{Adaptive, Kind, Penalty};
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 use policy::{
-    Compiled, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, DescriptorLimit, Exemption, IfAbsent, IfMissing,
-    Limit, MAX_COST, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause, Policy,
-    Pricing, RateText, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice,
-    ResponseValue, Row, Scope, ShareText, Source, Term, Written,
+    ChoiceOf, Compiled, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, DescriptorLimit, Exemption, IfAbsent,
+    IfMissing, Limit, MAX_COST, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause,
+    Policy, Pricing, RateText, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice,
+    ResponseValue, Row, Scope, ShareText, Source, Term,
 };
 
 use crate::read::DEFAULT_SLOT_TTL_MS;
@@ -91,7 +91,7 @@ fn write_numbers(limit: &Limit, fields: &mut Writer) {
         return;
     }
     let parameters = limit.quota.parameters();
-    fields.set("algorithm", Node::text(Written(parameters.kind).word()));
+    fields.set("algorithm", Node::text(ChoiceOf(parameters.kind).word()));
     if parameters.kind == Kind::Concurrency {
         fields.number("limit", Some(parameters.rate.units));
         let ttl_ms = Some(parameters.rate.period_ms).filter(|ms| *ms != DEFAULT_SLOT_TTL_MS);
@@ -110,13 +110,13 @@ fn write_numbers(limit: &Limit, fields: &mut Writer) {
         fields.set("strict", strict.into());
     }
     if let Some(align) = parameters.align {
-        fields.set("align", Node::text(Written(align).word()));
+        fields.set("align", Node::text(ChoiceOf(align).word()));
     }
     if let Some(time_zone) = parameters.time_zone {
         fields.set("time_zone", Node::text(time_zone));
     }
     if let Some(day) = parameters.week_start {
-        fields.set("week_start", Node::text(Written(day).word()));
+        fields.set("week_start", Node::text(ChoiceOf(day).word()));
     }
     match &limit.pricing {
         Some(pricing) => fields.set("cost", pricing.to_node()),

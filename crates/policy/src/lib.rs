@@ -42,9 +42,9 @@ pub use descriptor_limit::{
 pub use exemption::{Exemption, Pause};
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark, values_hash};
 pub use limit::{
-    AmountText, BucketEdit, BucketEdits, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit,
-    MULTIPLE_VALUES, Matcher, OVERRIDES_MAX, OnFailure, OverLimit, Override, OverrideQuota, Policy,
-    RateText, Revision, Scope, ShareText, Written, parse_rate, parse_share,
+    AmountText, BucketEdit, BucketEdits, ChoiceOf, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing,
+    Limit, MULTIPLE_VALUES, Matcher, OVERRIDES_MAX, OnFailure, OverLimit, Override, OverrideQuota,
+    Policy, RateText, Revision, Scope, ShareText, parse_rate, parse_share,
 };
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_POINTERS, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice,

@@ -607,9 +607,9 @@ pub const DEFAULT_MAX_DELAY_MS: u64 = 5000;
 
 /// A value of the algorithms, as a document writes it.
 #[derive(Clone, Copy, PartialEq)]
-pub struct Written<T>(pub T);
+pub struct ChoiceOf<T>(pub T);
 
-impl Choice for Written<Kind> {
+impl Choice for ChoiceOf<Kind> {
     const CHOICES: &'static [(&'static str, Self)] = &[
         ("token_bucket", Self(Kind::TokenBucket)),
         ("gcra", Self(Kind::Gcra)),
@@ -622,14 +622,14 @@ impl Choice for Written<Kind> {
     ];
 }
 
-impl Choice for Written<Align> {
+impl Choice for ChoiceOf<Align> {
     const CHOICES: &'static [(&'static str, Self)] = &[
         ("epoch", Self(Align::Epoch)),
         ("first_request", Self(Align::FirstRequest)),
     ];
 }
 
-impl Choice for Written<WeekStart> {
+impl Choice for ChoiceOf<WeekStart> {
     const CHOICES: &'static [(&'static str, Self)] = &[
         ("monday", Self(WeekStart::Monday)),
         ("sunday", Self(WeekStart::Sunday)),

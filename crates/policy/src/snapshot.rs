@@ -30,7 +30,7 @@ use crate::{
     Source, Term,
     compiled::{Change, Changed, check_of},
     digest,
-    limit::Written,
+    limit::ChoiceOf,
     wire::{Wire, write_list},
 };
 
@@ -770,33 +770,33 @@ const DAY_MS: u64 = 86_400_000;
 /// Numbers and the edges of their calendar windows.
 fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges>) {
     writer.array(11);
-    write_choice(writer, Written(parameters.kind));
+    write_choice(writer, ChoiceOf(parameters.kind));
     parameters.rate.write(writer);
     parameters.burst.write(writer);
     parameters.max_delay_ms.write(writer);
-    writer.optional(parameters.align.map(Written), write_choice);
+    writer.optional(parameters.align.map(ChoiceOf), write_choice);
     parameters.sub_windows.write(writer);
     parameters.strict.write(writer);
     // The edges say what the zone's name would.
     writer.boolean(parameters.time_zone.is_some());
-    writer.optional(parameters.week_start.map(Written), write_choice);
+    writer.optional(parameters.week_start.map(ChoiceOf), write_choice);
     write_edges(writer, edges);
     parameters.adaptive.write(writer);
 }
 
 fn read_quota(reader: &mut Reader<'_>) -> Result<Algorithm, DecodeError> {
     reader.fields_and(10, 1, |reader, more| {
-        let Written(kind) = choice(reader)?;
+        let ChoiceOf(kind) = choice(reader)?;
         let mut parameters = Parameters {
             kind,
             rate: Rate::read(reader)?,
             burst: reader.optional(Reader::unsigned)?,
             max_delay_ms: reader.optional(Reader::unsigned)?,
-            align: reader.optional(choice)?.map(|Written(align)| align),
+            align: reader.optional(choice)?.map(|ChoiceOf(align)| align),
             sub_windows: reader.optional(Reader::unsigned)?,
             strict: reader.optional(Reader::boolean)?,
             time_zone: reader.boolean()?.then_some(UTC),
-            week_start: reader.optional(choice)?.map(|Written(day)| day),
+            week_start: reader.optional(choice)?.map(|ChoiceOf(day)| day),
             adaptive: None,
         };
         let edges = reader.optional(read_edges)?;

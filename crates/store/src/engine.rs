@@ -37,7 +37,7 @@ pub struct Engine {
     policy: Compiled,
     keys: Keys,
     seal: Seal,
-    place: Place,
+    buckets: Buckets,
     /// Requests so far: each has a number of its own.
     requests: u64,
     /// Requests that are still to end, by the time of their next act and in the order in which they came.
@@ -48,7 +48,7 @@ pub struct Engine {
 
 /// Where the buckets are.
 #[derive(Debug)]
-enum Place {
+enum Buckets {
     Memory(Box<HeldBuckets>),
     Server(OnServer),
 }
@@ -118,22 +118,22 @@ impl Engine {
     /// one fails. Unused ones are forgotten when room is needed.
     pub fn new(policy: Policy, buckets_max: usize) -> Self {
         let held = HeldBuckets::new(buckets_max);
-        Self::at(policy, Place::Memory(Box::new(held)))
+        Self::at(policy, Buckets::Memory(Box::new(held)))
     }
 
     /// Decides by the scripts on a server, in keys of the simulation `run`, which [`Self::forget`]
     /// deletes.
     pub fn on_server(policy: Policy, store: Arc<dyn Store>, run: u64) -> Self {
         let used = BTreeSet::new();
-        Self::at(policy, Place::Server(OnServer { store, run, used }))
+        Self::at(policy, Buckets::Server(OnServer { store, run, used }))
     }
 
-    fn at(policy: Policy, place: Place) -> Self {
+    fn at(policy: Policy, buckets: Buckets) -> Self {
         Self {
             policy: Compiled::new(policy),
             keys: Keys::default(),
             seal: Seal::new(random_key().as_bytes()),
-            place,
+            buckets,
             requests: 0,
             open: BTreeMap::new(),
             open_bytes: 0,
@@ -425,9 +425,9 @@ impl Engine {
     async fn check(&mut self, at_ms: u64, check: &Check) -> Result<Answer, CheckError> {
         let (policy, seal) = (&self.policy, Some(&self.seal));
         let planned = CheckPlan::new(policy, check, &self.keys, seal, at_ms, false)?;
-        let verdict = match &mut self.place {
-            Place::Memory(held) => held.check(&planned, at_ms)?,
-            Place::Server(server) => server.check(&planned.check, at_ms).await?,
+        let verdict = match &mut self.buckets {
+            Buckets::Memory(held) => held.check(&planned, at_ms)?,
+            Buckets::Server(server) => server.check(&planned.check, at_ms).await?,
         };
         Ok(planned.answer(policy, &verdict, at_ms))
     }
@@ -437,7 +437,7 @@ impl Engine {
     /// # Errors
     /// The server's.
     pub async fn forget(self) -> Result<(), StoreError> {
-        let Place::Server(OnServer { store, run, used }) = self.place else {
+        let Buckets::Server(OnServer { store, run, used }) = self.buckets else {
             return Ok(());
         };
         let used: Vec<&str> = used.iter().map(String::as_str).collect();

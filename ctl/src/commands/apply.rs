@@ -18,7 +18,7 @@ use crate::{
     changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, Planned, Written, revision_of},
+    edit::{EditArgs, Planned, PlannedWrite, revision_of},
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -438,7 +438,7 @@ impl Merged {
     /// The edit that writes them.
     fn planned(self, plan: EditPlan) -> Planned {
         Planned {
-            write: Written::Parts(self.policy, plan.overrides),
+            write: PlannedWrite::Parts(self.policy, plan.overrides),
             changes: plan.changes,
         }
     }

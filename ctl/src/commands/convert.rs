@@ -300,7 +300,7 @@ fn text_of(document: &Node) -> String {
 
 #[derive(Serialize)]
 struct Converted<'c> {
-    domains: Vec<Written<'c>>,
+    domains: Vec<ConvertedDomain<'c>>,
     /// Rules that mean something else after the conversion.
     changed: Vec<Note<'c>>,
     /// What a limits file cannot express.
@@ -308,7 +308,7 @@ struct Converted<'c> {
 }
 
 #[derive(Serialize)]
-struct Written<'c> {
+struct ConvertedDomain<'c> {
     domain: &'c str,
     limits: usize,
     /// The file it was written to.
@@ -330,7 +330,7 @@ struct Note<'c> {
 impl<'c> Converted<'c> {
     pub(super) fn new(conversion: &'c Conversion, targets: Vec<PathBuf>) -> Self {
         let mut targets = targets.into_iter();
-        let written = |domain: &'c Domain| Written {
+        let written = |domain: &'c Domain| ConvertedDomain {
             domain: domain.policy.domain.as_str(),
             limits: domain.policy.limits.len(),
             file: targets.next(),

@@ -9,7 +9,7 @@ use crate::{
     bucket::{self, Pair},
     changes::{Action, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written},
+    edit::{EditArgs, Edited, Planned, PlannedWrite},
     error::{Error, Exit},
     printer::Printer,
     render::counted,
@@ -75,7 +75,7 @@ impl DeleteLimit {
             let mut changes = plan.changes;
             changes.retain(|change| change.limit == limit.name.as_str());
             Ok(Planned {
-                write: Written::Parts(after, plan.overrides),
+                write: PlannedWrite::Parts(after, plan.overrides),
                 changes,
             })
         };
@@ -115,7 +115,7 @@ impl DeleteLimit {
         };
         let plan = async |_: &Stored, before: &Option<Override>| {
             Ok(Planned {
-                write: Written::Override(name.clone(), values.clone(), None),
+                write: PlannedWrite::Override(name.clone(), values.clone(), None),
                 changes: vec![LimitChange {
                     action: Action::Changed,
                     ..between(&limit, before.as_ref(), None)
@@ -192,7 +192,7 @@ impl DeleteDomain {
             .plan_edit(Some(policy), &nothing, &Deltas::new())
             .await?;
         let planned = Planned {
-            write: Written::Delete(plan.overrides),
+            write: PlannedWrite::Delete(plan.overrides),
             changes: plan.changes,
         };
         // Somebody else's edit in the meantime was not confirmed.

@@ -17,7 +17,7 @@ use crate::{
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, Planned, Written, revision_of},
+    edit::{EditArgs, Planned, PlannedWrite, revision_of},
     error::{self, Error, Exit},
     history::{HistoryChange, summary},
     now_ms,
@@ -281,7 +281,7 @@ impl Rollback {
             edit.reason = format!("rollback to revision {}", self.revision);
         }
         let planned = Planned {
-            write: Written::Parts(earlier.policy, plan.overrides),
+            write: PlannedWrite::Parts(earlier.policy, plan.overrides),
             changes: plan.changes,
         };
         let edited = session.write(&edit, &domain, base, planned).await;

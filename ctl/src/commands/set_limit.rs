@@ -13,7 +13,7 @@ use crate::{
     changes::{self, Action, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, EditReport, Edited, Planned, Written, can_ask, end_after, not_a_time},
+    edit::{EditArgs, EditReport, Edited, Planned, PlannedWrite, can_ask, end_after, not_a_time},
     error::{self, Error, Exit},
     printer::Printer,
     render::counted,
@@ -147,7 +147,7 @@ impl SetLimit {
             let change = LimitChange::between(before.as_ref(), after);
             Ok(Planned {
                 changes: change.into_iter().collect(),
-                write: Written::Fields(policy),
+                write: PlannedWrite::Fields(policy),
             })
         };
         session.edit(&self.edit, domain, base, about, plan).await
@@ -373,7 +373,7 @@ impl SetLimit {
             }
             Ok(Planned {
                 changes: vec![between(limit, before.as_ref(), Some(&after))],
-                write: Written::Override(limit.name.clone(), values, Some(after)),
+                write: PlannedWrite::Override(limit.name.clone(), values, Some(after)),
             })
         };
         session.edit(&self.edit, domain, base, about, plan).await

@@ -41,7 +41,7 @@ async fn planned(session: &Session<'_>, base: &Stored, after: &Policy) -> Planne
         .await
         .unwrap();
     Planned {
-        write: Written::Parts(after.clone(), plan.overrides),
+        write: PlannedWrite::Parts(after.clone(), plan.overrides),
         changes: plan.changes,
     }
 }

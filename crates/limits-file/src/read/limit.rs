@@ -9,8 +9,8 @@ use documents::{
 use patterns::Pattern;
 
 use policy::{
-    BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit,
-    Matcher, OverLimit, Pricing, Scope, Written,
+    BucketEdits, ChargeMode, ChoiceOf, DESCRIPTOR, DescriptorLimit, DescriptorPattern,
+    EntryPattern, Limit, Matcher, OverLimit, Pricing, Scope,
 };
 
 use super::{
@@ -299,7 +299,7 @@ fn check_kind(
 ) {
     let Some(kind) = kind else { return };
     if over_limit == OverLimit::Queue && !kind.is_bucket() {
-        let message = format!("a {} cannot queue", Written(kind).word());
+        let message = format!("a {} cannot queue", ChoiceOf(kind).word());
         refuse(limit, "over_limit", message, report).push_hint(
             "use `algorithm: token_bucket` or `gcra`, whose `burst` passes at once, or `leaky_bucket`",
         );
@@ -309,7 +309,7 @@ fn check_kind(
         Kind::SlidingWindowLog | Kind::SlidingWindowBuckets | Kind::Concurrency
     );
     if scope == Scope::Proxy && unbounded {
-        let message = format!("a {} cannot be kept in a proxy", Written(kind).word());
+        let message = format!("a {} cannot be kept in a proxy", ChoiceOf(kind).word());
         refuse(limit, "scope", message, report)
             .push_hint("its state has no small fixed size; `sliding_window` has");
     }
@@ -691,7 +691,7 @@ impl LimitContext {
                  `over_limit: reject`",
             ),
             Some(kind @ Kind::SlidingWindowLog) => (
-                format!("`lease` on a {}", Written(kind).word()),
+                format!("`lease` on a {}", ChoiceOf(kind).word()),
                 "it stores when each unit was used: remove `lease`, or use another algorithm, \
                  such as sliding_window",
             ),

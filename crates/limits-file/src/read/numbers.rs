@@ -6,8 +6,8 @@ use documents::{
     Duration, Field, Name, Node, Path, Problems, Report, Take, Value, node_to_value, quoted,
 };
 use policy::{
-    Algorithm, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override,
-    OverrideQuota, Positions, Scope, Written, normal_value, parse_rate, parse_share, values_hash,
+    Algorithm, ChoiceOf, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit,
+    Override, OverrideQuota, Positions, Scope, normal_value, parse_rate, parse_share, values_hash,
 };
 
 /// The fields that are read here, beside overrides.
@@ -65,7 +65,7 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
     let before = take.report.problems.len();
     let written = take
         .field("algorithm")
-        .map(|field| field.choice(take.report).map(|Written(kind)| kind));
+        .map(|field| field.choice(take.report).map(|ChoiceOf(kind)| kind));
     let mut adaptive = None;
     let rate = match written {
         Some(Some(Kind::Concurrency)) => {
@@ -96,13 +96,13 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
     let align = take
         .field("align")
         .and_then(|field| field.choice(take.report))
-        .map(|Written(align)| align);
+        .map(|ChoiceOf(align)| align);
     let strict = take.boolean("strict");
     let time_zone = read_time_zone(take);
     let week_start = take
         .field("week_start")
         .and_then(|field| field.choice(take.report))
-        .map(|Written(day)| day);
+        .map(|ChoiceOf(day)| day);
     let max_delay_ms = read_max_delay(take, over_limit);
     let parameters = kind.zip(rate).map(|(kind, rate)| Parameters {
         kind,

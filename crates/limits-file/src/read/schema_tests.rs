@@ -14,7 +14,7 @@ use super::{
 };
 use documents::{Choice, Node};
 
-use policy::{ChargeMode, IfMissing, OnFailure, OverLimit, Scope, Written};
+use policy::{ChargeMode, ChoiceOf, IfMissing, OnFailure, OverLimit, Scope};
 
 use crate::{policy_from_node, read};
 
@@ -75,9 +75,9 @@ fn schema_and_reader_have_the_same_words_and_defaults() {
         assert_eq!(field["enum"], json!(words));
         assert_eq!(field["default"], json!(default.word()));
     }
-    compare("algorithm", Written(Kind::TokenBucket));
-    compare("align", Written(Align::default()));
-    compare("week_start", Written(WeekStart::default()));
+    compare("algorithm", ChoiceOf(Kind::TokenBucket));
+    compare("align", ChoiceOf(Align::default()));
+    compare("week_start", ChoiceOf(WeekStart::default()));
     compare("if_missing", IfMissing::default());
     compare("over_limit", OverLimit::default());
     compare("on_failure", OnFailure::default());

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::enforced::Revisions;
 use crate::{
     commands::apply::writer::{Holder, NotWritten, Turn, Wanted, Writer, object_of},
-    edit::{Planned, Written},
+    edit::{Planned, PlannedWrite},
     error::{Error, Exit},
 };
 
@@ -522,7 +522,7 @@ async fn release(writer: &Writer<'_>, domain: &Name) -> Result<(), Error> {
         let policy = &record.policy;
         if policy.limits.is_empty() && policy.exempt.is_empty() && policy.paused.is_none() {
             let planned = Planned {
-                write: Written::Delete(OverrideEdits::default()),
+                write: PlannedWrite::Delete(OverrideEdits::default()),
                 changes: Vec::new(),
             };
             let written = session.write(writer.edit, domain, base, planned).await;
