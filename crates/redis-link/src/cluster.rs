@@ -15,7 +15,7 @@ use crate::{
     dial::{Dialer, Dialled},
     request::send,
     subscription::Publisher,
-    url::Host,
+    url::{Host, host_text},
 };
 use topology::{Map, NodeAddress, Topology, named};
 
@@ -44,13 +44,13 @@ impl Masters {
     /// All masters with their addresses.
     pub fn all(&self) -> impl Iterator<Item = (String, &Node)> {
         let nodes = self.map.nodes().iter();
-        nodes.map(|((host, port), node)| (format!("{host}:{port}"), &**node))
+        nodes.map(|((host, port), node)| (host_text(host, *port), &**node))
     }
 
     /// The address of the master that has a slot.
     pub fn owner(&self, slot: u16) -> Option<String> {
         let ((host, port), _) = self.map.owner(slot)?;
-        Some(format!("{host}:{port}"))
+        Some(host_text(host, *port))
     }
 
     /// Changes when slots move.

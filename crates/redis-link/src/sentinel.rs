@@ -27,7 +27,7 @@ use crate::{
     error,
     subscription::Publisher,
     task::{AbortOnDrop, jittered},
-    url::{Host, Sentinels},
+    url::{Host, Sentinels, host_text},
     value,
 };
 
@@ -270,7 +270,7 @@ impl State {
         match &self.followed {
             None if !all_heard && !choice.majority => return,
             Some(before) if before.primary != choice.claim.primary => {
-                let shown = |(host, port): &Host| format!("{host}:{port}");
+                let shown = |(host, port): &Host| host_text(host, *port);
                 tracing::info!(
                     service,
                     from = shown(&before.primary),

@@ -295,7 +295,7 @@ impl fmt::Display for Server {
             Address::Tcp { host, port, tls } => {
                 f.write_str(if *tls { "rediss://" } else { "redis://" })?;
                 self.write_user(f)?;
-                write_host(f, host, *port)?;
+                f.write_str(&host_text(host, *port))?;
             }
             Address::Sentinel { sentinels, tls } => {
                 let scheme = if *tls { "rediss" } else { "redis" };
@@ -342,18 +342,17 @@ impl Server {
 }
 
 fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &[Host]) -> fmt::Result {
-    for (i, (host, port)) in hosts.iter().enumerate() {
-        f.write_str(if i > 0 { "," } else { "" })?;
-        write_host(f, host, *port)?;
-    }
-    Ok(())
+    let texts = hosts.iter().map(|(host, port)| host_text(host, *port));
+    let hosts: Vec<String> = texts.collect();
+    f.write_str(&hosts.join(","))
 }
 
-fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
+/// A host and a port as URLs have them.
+pub(crate) fn host_text(host: &str, port: u16) -> String {
     if host.contains(':') {
-        write!(f, "[{host}]:{port}")
+        format!("[{host}]:{port}")
     } else {
-        write!(f, "{host}:{port}")
+        format!("{host}:{port}")
     }
 }
 

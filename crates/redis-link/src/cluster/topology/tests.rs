@@ -6,7 +6,7 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 
-use super::*;
+use super::{super::Masters, *};
 
 fn node(host: Option<&str>, port: i64) -> Value {
     let host = host.map_or(Value::Nil, |h| Value::BulkString(h.as_bytes().to_vec()));
@@ -98,10 +98,13 @@ fn a_node_without_slots_makes_the_cluster_neither_faulty_nor_cold() {
     let map = Map::new(&ranges, &Map::default(), connect);
     assert_eq!(serving(&map).count(), 2);
     // As ASK names it.
-    let asked = map.with_node(&address("c"), connect);
+    let asked = map.with_node(&address("::1"), connect);
     assert_eq!((asked.nodes().len(), serving(&asked).count()), (3, 2));
-    let moved = asked.with_moved(7, &address("c"), connect);
+    let moved = asked.with_moved(7, &address("::1"), connect);
     assert_eq!(serving(&moved).count(), 3);
+    let masters = Masters { map: moved.into() };
+    let shown: Vec<String> = masters.all().map(|(address, _)| address).collect();
+    assert_eq!(shown, ["a:1", "b:1", "[::1]:1"]);
 }
 
 /// Counts what is logged.
