@@ -140,15 +140,7 @@ impl Process {
 
     /// CPU time that it has used, in microseconds, by the kernel's ticks of 10 ms (Linux only).
     pub fn cpu_us(&self) -> Result<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields = stat.rsplit(')').next().unwrap_or_default();
-        let (user, system) = {
-            let mut times = fields.split_whitespace().skip(11);
-            (times.next(), times.next())
-        };
-        let ticks =
-            |field: Option<&str>| Ok::<u64, anyhow::Error>(field.context("no times")?.parse()?);
-        Ok((ticks(user)? + ticks(system)?) * 10_000)
+        cpu_us(self.child.id())
     }
 
     /// Its output so far.
@@ -205,6 +197,18 @@ fn die_with_parent(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// CPU time that a process has used, in microseconds, by the kernel's ticks of 10 ms (Linux only).
+pub fn cpu_us(id: u32) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let (user, system) = {
+        let mut times = fields.split_whitespace().skip(11);
+        (times.next(), times.next())
+    };
+    let ticks = |field: Option<&str>| Ok::<u64, anyhow::Error>(field.context("no times")?.parse()?);
+    Ok((ticks(user)? + ticks(system)?) * 10_000)
 }
 
 /// The command as a person would type it.

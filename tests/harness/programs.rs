@@ -27,13 +27,9 @@ impl Engine {
         if let Some(named) = env::var_os(variable) {
             return Ok(named.into());
         }
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path)
-            .map(|folder| folder.join(program))
-            .find(|program| program.is_file())
-            .with_context(|| {
-                format!("no {program} on PATH: run `cargo xtask test`, or name one in {variable}")
-            })
+        on_path(program).with_context(|| {
+            format!("no {program} on PATH: run `cargo xtask test`, or name one in {variable}")
+        })
     }
 }
 
@@ -132,6 +128,13 @@ impl Programs {
             Engine::Valkey => &self.valkey,
         }
     }
+}
+
+/// A program on `PATH`.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|program| program.is_file())
 }
 
 /// A path that `cargo xtask test` sets.

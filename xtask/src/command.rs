@@ -1,10 +1,12 @@
 //! The checkout, and running other programs in it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use harness::shown;
+use serde::de::DeserializeOwned;
 
 /// The paths of this checkout.
 pub struct Workspace {
@@ -76,27 +78,51 @@ impl Workspace {
         cargo
     }
 
+    /// cargo for what users get: in a profile, with more flags of rustc.
+    pub fn shipped(&self, arguments: &[&str], profile: &str, flags: &[&str]) -> Result<Command> {
+        let mut cargo = self.cargo(arguments);
+        cargo
+            .args(["--profile", profile])
+            .env("CARGO_TARGET_DIR", &self.target)
+            .env("CARGO_ENCODED_RUSTFLAGS", self.flags_without_paths(flags)?);
+        Ok(cargo)
+    }
+
+    /// The same for a package that Envoy loads. Cargo does not optimise across crates for a library that is also a Rust
+    /// library.
+    pub fn loaded_by_envoy(&self, package: &str, profile: &str, flags: &[&str]) -> Result<Command> {
+        let library = [
+            "rustc",
+            "--package",
+            package,
+            "--lib",
+            "--crate-type=cdylib",
+        ];
+        self.shipped(&library, profile, flags)
+    }
+
     /// What rustc says.
     pub fn rustc(&self, arguments: &[&str]) -> Result<String> {
         let said = output(&mut self.program("rustc", arguments))?;
         Ok(said.trim().to_owned())
     }
 
+    /// What git says.
+    pub fn git(&self, words: &str) -> Result<String> {
+        let said = output(self.program("git", &[]).args(words.split(' ')))?;
+        Ok(said.trim().to_owned())
+    }
+
     /// For `CARGO_ENCODED_RUSTFLAGS`: the flags that cargo would use anyway, flags that map sources'
     /// paths to names without their folders, and `more`.
-    pub fn flags_without_paths(&self, more: &[&str]) -> Result<String> {
-        let separate = '\u{1f}'.to_string();
-        let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").or_else(|_| {
-            let flags = std::env::var("RUSTFLAGS")?;
-            Ok::<_, std::env::VarError>(
-                flags.split_whitespace().collect::<Vec<_>>().join(&separate),
-            )
-        });
-        let flags = flags.unwrap_or_default();
-        let mut flags: Vec<String> = { flags.split(&separate) }
-            .filter(|flag| !flag.is_empty())
-            .map(str::to_owned)
-            .collect();
+    fn flags_without_paths(&self, more: &[&str]) -> Result<String> {
+        const SEPARATOR: &str = "\u{1f}";
+        let (set, between) = match std::env::var("CARGO_ENCODED_RUSTFLAGS") {
+            Ok(encoded) => (encoded, SEPARATOR),
+            Err(_) => (std::env::var("RUSTFLAGS").unwrap_or_default(), " "),
+        };
+        let set = set.split(between).filter(|flag| !flag.is_empty());
+        let mut flags: Vec<String> = set.map(str::to_owned).collect();
         let mut paths = registries();
         // In a fixed order, because other flags would cause a full rebuild.
         paths.sort();
@@ -113,8 +139,14 @@ impl Workspace {
             commit.unwrap_or("unknown")
         ));
         flags.extend(more.iter().map(|&flag| flag.to_owned()));
-        Ok(flags.join(&separate))
+        Ok(flags.join(SEPARATOR))
     }
+}
+
+/// The row of this name in a table in YAML.
+pub fn row<T: DeserializeOwned>(table: &str, name: &str) -> Result<T> {
+    let mut rows: BTreeMap<String, T> = serde_saphyr::from_str(table)?;
+    { rows.remove(name) }.with_context(|| format!("a table of xtask has no row {name}"))
 }
 
 /// cargo's folder of downloads.

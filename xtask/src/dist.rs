@@ -53,7 +53,14 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         Some(out) => std::path::absolute(out)?,
         None => workspace.target.join("artifacts"),
     };
-    let release = Release::new(workspace, args)?;
+    // The quick one compiles in a fraction of the time.
+    let profile = if args.quick { "dist-quick" } else { "dist" };
+    let mut arch = args.arch.clone();
+    if arch.is_empty() {
+        arch = PROCESSORS.map(|(arch, _)| arch.to_owned()).into();
+    }
+    let mut release = Release::new(workspace, arch, profile)?;
+    release.source.clone_from(&args.source);
     make(workspace, ui, &release, &out)?;
     if args.verify {
         verify(workspace, ui, &release, &out)?;
@@ -68,18 +75,7 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         return Ok(std::path::absolute(named)?);
     }
     let out = workspace.target.join("artifacts-for-tests");
-    let args = Args {
-        arch: vec![this_machine()?.to_owned()],
-        out: None,
-        source: None,
-        quick: true,
-        verify: false,
-    };
-    let profile = "dev";
-    let release = Release {
-        profile,
-        ..Release::new(workspace, &args)?
-    };
+    let release = Release::new(workspace, vec![this_machine()?.to_owned()], "dev")?;
     make(workspace, ui, &release, &out)?;
     Ok(out)
 }
@@ -121,14 +117,10 @@ struct Release {
 
 impl Release {
     /// The time is `SOURCE_DATE_EPOCH`, else the commit's.
-    fn new(workspace: &Workspace, args: &Args) -> Result<Self> {
-        let git = |arguments: &[&str]| {
-            let said = command::output(&mut workspace.program("git", arguments))?;
-            anyhow::Ok(said.trim().to_owned())
-        };
+    fn new(workspace: &Workspace, mut arch: Vec<String>, profile: &'static str) -> Result<Self> {
         let epoch = std::env::var("SOURCE_DATE_EPOCH");
         let epoch = epoch.or_else(|_| {
-            git(&["log", "-1", "--format=%ct"]).with_context(|| {
+            workspace.git("log -1 --format=%ct").with_context(|| {
                 let set = "set SOURCE_DATE_EPOCH to the seconds since 1970 of its last change";
                 let problem = "the time of the release is unknown: this is not a git checkout";
                 help(problem, &[set])
@@ -137,28 +129,17 @@ impl Release {
         let epoch = epoch
             .parse()
             .context("SOURCE_DATE_EPOCH: no seconds since 1970")?;
-        let describe = [
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
-        ];
-        let mut arch = args.arch.clone();
-        if arch.is_empty() {
-            arch = PROCESSORS.map(|(arch, _)| arch.to_owned()).into();
-        }
+        let describe = "describe --always --dirty --abbrev=40 --exclude=*";
         arch.sort();
         arch.dedup();
         Ok(Self {
             arch,
-            // The quick one compiles in a fraction of the time.
-            profile: if args.quick { "dist-quick" } else { "dist" },
+            profile,
             version: env!("CARGO_PKG_VERSION"),
-            revision: git(&describe).ok(),
+            revision: workspace.git(describe).ok(),
             epoch,
             time: jiff::Timestamp::from_second(i64::try_from(epoch)?)?.to_string(),
-            source: args.source.clone(),
+            source: None,
         })
     }
 
@@ -195,17 +176,20 @@ impl Programs {
         let [cc, ar] = tools.c_compiler(&format!("{arch}-linux-musl"))?;
         let lower = target.replace('-', "_");
         let linker = format!("CARGO_TARGET_{}_LINKER", lower.to_uppercase());
-        let packages = ["--package", "limiter", "--package", "ctl", "--bins"];
-        let mut cargo = workspace.cargo(&["build", "--locked", "--profile", profile]);
+        let programs = [
+            "build",
+            "--locked",
+            "--bins",
+            "--package=limiter",
+            "--package=ctl",
+        ];
+        let mut cargo = workspace.shipped(&programs, profile, &[])?;
         cargo
             .args(["--target", &target])
-            .args(packages)
-            .env("CARGO_TARGET_DIR", &workspace.target)
             .env(format!("CC_{lower}"), cc)
             .env(format!("AR_{lower}"), ar)
             .env(linker, "rust-lld");
-        let flags = workspace.flags_without_paths(&[])?;
-        command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+        command::run(&mut cargo)?;
         let folder = workspace.built(&target, profile);
         let program = |name| anyhow::Ok((name, without_paths(workspace, &folder.join(name))?));
         Ok(Self {
@@ -461,7 +445,7 @@ fn limiter_image<'a>(built: &'a [Programs], certificates: Vec<u8>, legal: &Archi
             "Entrypoint": ["/usr/local/bin/limiter"],
             "WorkingDir": "/",
         }),
-        plugin: false,
+        ..Image::default()
     }
 }
 
@@ -477,8 +461,7 @@ fn module_image<'a>(built: &'a [Programs], legal: &Archive) -> Image<'a> {
         name: "rl-module",
         what: "The filter as a dynamic module",
         layers: layers.collect(),
-        settings: json!({}),
-        plugin: false,
+        ..Image::default()
     }
 }
 
@@ -491,11 +474,12 @@ fn filter_image(filter: Vec<u8>) -> Image<'static> {
         name: "rl-filter",
         what: "The filter that Envoy loads",
         layers: vec![("x86_64", vec![layer])],
-        settings: json!({}),
         plugin: true,
+        ..Image::default()
     }
 }
 
+#[derive(Default)]
 struct Image<'a> {
     /// Its name, without registry and tag.
     name: &'static str,
@@ -605,10 +589,9 @@ impl Image<'_> {
     }
 }
 
+/// Sets a field of an object, or of what is none yet.
 fn set(object: &mut Value, field: &str, value: Value) {
-    if let Some(object) = object.as_object_mut() {
-        object.insert(field.to_owned(), value);
-    }
+    object[field] = value;
 }
 
 /// Files by name.

@@ -1,12 +1,11 @@
 //! The dynamic module as Envoy loads it: for this machine, and for releases.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Result, ensure};
 
 use crate::command::{self, Workspace};
-use crate::tools::Tools;
+use crate::tools::{Tools, replace};
 use crate::ui::Ui;
 use crate::wasm::kilobytes;
 
@@ -30,15 +29,13 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         cfg!(target_os = "linux"),
         "Envoy's functions are undefined symbols of the module, which only Linux links"
     );
-    command::run(&mut rustc(workspace, "dist", &[NEVER_UNLOADED])?)?;
+    command::run(&mut workspace.loaded_by_envoy("module", "dist", &[NEVER_UNLOADED])?)?;
     let path = workspace.target.join("librl_filter.so");
     let built = workspace.target.join("dist/librl_filter.so");
-    // Renamed, not overwritten: an Envoy may run it.
-    let fresh = path.with_extension("new");
-    let bytes = std::fs::copy(built, &fresh)?;
-    std::fs::rename(fresh, &path)?;
-    let shown = workspace.short(&path).display();
-    ui.line(&format!("{shown}: {}", kilobytes(bytes)));
+    // Not overwritten: an Envoy may run it.
+    replace(&path, |fresh| Ok(std::fs::copy(built, fresh).map(drop)?))?;
+    let size = kilobytes(path.metadata()?.len());
+    ui.line(&format!("{}: {size}", workspace.short(&path).display()));
     Ok(path)
 }
 
@@ -61,25 +58,11 @@ pub fn build_portable(
     let name = linker.file_name().unwrap_or_default().to_string_lossy();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::split_paths(&path).chain([linker.with_file_name("")]);
-    let mut cargo = rustc(
-        workspace,
-        profile,
-        &[NEVER_UNLOADED, &format!("-Clinker={name}")],
-    )?;
+    let flags = [NEVER_UNLOADED, &format!("-Clinker={name}")];
+    let mut cargo = workspace.loaded_by_envoy("module", profile, &flags)?;
     cargo
         .args(["--locked", "--target", &target])
         .env("PATH", std::env::join_paths(path)?);
     command::run(&mut cargo)?;
     Ok(workspace.built(&target, profile).join("librl_filter.so"))
-}
-
-/// Cargo does not optimise across crates for a library that is also a Rust library.
-fn rustc(workspace: &Workspace, profile: &str, flags: &[&str]) -> Result<Command> {
-    let mut cargo = workspace.cargo(&["rustc", "--package", "module", "--lib"]);
-    let flags = workspace.flags_without_paths(flags)?;
-    cargo
-        .args(["--crate-type=cdylib", "--profile", profile])
-        .env("CARGO_TARGET_DIR", &workspace.target)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags);
-    Ok(cargo)
 }

@@ -40,34 +40,22 @@ pub struct Args {
 
 /// `cargo xtask prove`.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let minutes = args.minutes.to_string();
+    let [hours, minutes, from] = [args.hours, args.minutes, args.from].map(|of| of.to_string());
+    let mut world = world(workspace)?;
     if let Some(seed) = args.seed {
-        let mut world = world(workspace)?;
         world.args(["run", "--seed", &seed.to_string(), "--minutes", &minutes]);
-        if let Some(keep) = &args.keep {
-            world.args(["--keep", keep]);
-        }
-        if args.verbose {
-            world.arg("--verbose");
-        }
+        world.args(args.keep.iter().flat_map(|keep| ["--keep", keep]));
+        world.args(args.verbose.then_some("--verbose"));
         return command::run(&mut world);
     }
-    let default = if args.mutations.is_some() {
+    let name = if args.mutations.is_some() {
         "mutations.md"
     } else {
         "proof.md"
     };
-    let page = { args.page.clone() }.unwrap_or_else(|| workspace.target.join(default));
-    let mut world = world(workspace)?;
-    world.args([
-        "prove",
-        "--hours",
-        &args.hours.to_string(),
-        "--minutes",
-        &minutes,
-    ]);
-    world.args(["--from", &args.from.to_string()]);
-    world.arg("--page").arg(&page);
+    let page = { args.page.clone() }.unwrap_or_else(|| workspace.target.join(name));
+    world.args(["prove", "--hours", &hours, "--minutes", &minutes]);
+    world.args(["--from", &from, "--page"]).arg(&page);
     if let Some(numbers) = &args.mutations {
         world.arg("--mutations");
         world.args(numbers.iter().map(ToString::to_string));

@@ -2,13 +2,13 @@
 //! registries: Python packages by pip, npm packages by npm, Debian's packages by apt. Each fetched
 //! program is run once to check it.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+pub use harness::on_path;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -71,10 +71,7 @@ impl Fetched {
     fn from_table(tool: Tool) -> Result<Self> {
         let value = tool.to_possible_value();
         let name = value.as_ref().map_or("", |value| value.get_name());
-        let table = include_str!("tools/tools.yaml");
-        let mut table: BTreeMap<String, Self> = serde_saphyr::from_str(table)?;
-        let row = table.remove(name);
-        let mut row = row.with_context(|| format!("tools.yaml has no {name}"))?;
+        let mut row: Self = command::row(include_str!("tools/tools.yaml"), name)?;
         let title = match *row.words() {
             ["wheel", wheel, ..] => {
                 let version = wheel.split_once("==").context("no version")?.1.to_owned();
@@ -162,7 +159,13 @@ impl<'a> Tools<'a> {
         std::fs::create_dir_all(&self.dir)?;
         let lock = File::create(format!("{}.lock", home.display()))?;
         lock.lock()?;
-        self.once(&home, &fetched.title, |fresh| self.fetch(&fetched, fresh))?;
+        if !home.is_dir() {
+            let fetch = |fresh: &Path| {
+                std::fs::create_dir(fresh)?;
+                self.fetch(&fetched, fresh)
+            };
+            self.ui.step(&fetched.title, || replace(&home, fetch))?;
+        }
         let Some(program) = fetched.program else {
             return Ok(home.join(fetched.file));
         };
@@ -257,28 +260,6 @@ impl<'a> Tools<'a> {
         })
     }
 
-    /// Creates `home` atomically: `fetch` fills a temporary folder, which is then renamed, so that
-    /// an interrupted run leaves nothing incomplete.
-    fn once(&self, home: &Path, name: &str, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        if home.is_dir() {
-            return Ok(());
-        }
-        let fresh = format!("{}.partial-{}", home.display(), std::process::id());
-        let fresh = PathBuf::from(fresh);
-        let made = self.ui.step(name, || {
-            std::fs::create_dir_all(&fresh)
-                .with_context(|| format!("cannot create {}", fresh.display()))?;
-            fetch(&fresh)?;
-            std::fs::rename(&fresh, home)
-                .with_context(|| format!("cannot create {}", home.display()))
-        });
-        if fresh.exists() {
-            std::fs::remove_dir_all(&fresh)
-                .with_context(|| format!("cannot remove {}", fresh.display()))?;
-        }
-        made
-    }
-
     /// The symbolic link `target/tools/bin/NAME` to `binary`.
     fn link(&self, binary: &Path) -> Result<PathBuf> {
         let bin = self.dir.join("bin");
@@ -338,18 +319,19 @@ fn digest_of(folder: &Path) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()).chars().take(8).collect())
 }
 
-/// Creates a file under another name and renames it, because another task may be using the old one.
-fn replace(path: &Path, create: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let fresh = path.with_extension(format!("fresh-{}", std::process::id()));
-    create(&fresh)?;
-    std::fs::rename(&fresh, path).with_context(|| format!("cannot create {}", path.display()))
-}
-
-/// A program on `PATH`.
-pub fn on_path(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|dir| dir.join(program))
-        .find(|candidate| candidate.is_file())
+/// Creates a file or a folder under another name and renames it: an interrupted run leaves nothing incomplete, and
+/// another task may be using what it replaces.
+pub fn replace(path: &Path, create: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let fresh = format!("{}.partial-{}", path.display(), std::process::id());
+    let fresh = PathBuf::from(fresh);
+    let made = create(&fresh).and_then(|()| {
+        std::fs::rename(&fresh, path).with_context(|| format!("cannot create {}", path.display()))
+    });
+    if fresh.is_dir() {
+        std::fs::remove_dir_all(&fresh)
+            .with_context(|| format!("cannot remove {}", fresh.display()))?;
+    }
+    made
 }
 
 /// Writes a script that can be run.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::{Result, ensure};
 
 use crate::command::{self, Workspace};
-use crate::tools::{Tool, Tools, WASM_TARGET};
+use crate::tools::{Tool, Tools, WASM_TARGET, replace};
 use crate::ui::Ui;
 
 /// The size limit of the filter. What counts is the time that it adds to Envoy's start, at most 0.3
@@ -80,8 +80,6 @@ fn modified(path: &Path) -> Option<SystemTime> {
 
 fn optimise(workspace: &Workspace, ui: &Ui, built: &Path, path: &Path) -> Result<()> {
     let optimiser = Tools::new(workspace, ui).get(Tool::WasmOpt)?;
-    // Renamed: what an interrupted run leaves is never taken for a filter.
-    let fresh = path.with_extension("new");
     let mut optimise = Command::new(optimiser);
     optimise
         // The linker's.
@@ -89,23 +87,17 @@ fn optimise(workspace: &Workspace, ui: &Ui, built: &Path, path: &Path) -> Result
         .args(PASSES)
         // Low memory holds the stack, and only an overflow reaches its end.
         .arg("--low-memory-unused")
-        .args(FEATURES)
-        .args([built, Path::new("-o"), &fresh]);
-    command::run(&mut optimise)?;
-    Ok(std::fs::rename(fresh, path)?)
+        .args(FEATURES);
+    replace(path, |fresh| {
+        command::run(optimise.args([built, Path::new("-o"), fresh]))
+    })
 }
 
 /// Builds one of the packages that Envoy loads, and returns its module.
 pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> {
     Tools::new(workspace, ui).target(WASM_TARGET)?;
-    // Cargo does not optimise across crates for a library that is also a Rust library.
-    let mut cargo = workspace.cargo(&["rustc", "--package", package, "--lib"]);
-    cargo
-        .args(["--crate-type=cdylib", "--profile=wasm", "--target"])
-        .arg(WASM_TARGET)
-        .env("CARGO_TARGET_DIR", &workspace.target);
-    let flags = workspace.flags_without_paths(&[STACK, SIMD])?;
-    command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+    let mut cargo = workspace.loaded_by_envoy(package, "wasm", &[STACK, SIMD])?;
+    command::run(cargo.args(["--target", WASM_TARGET]))?;
     let file = format!("{}.wasm", package.replace('-', "_"));
-    Ok(workspace.target.join(WASM_TARGET).join("wasm").join(file))
+    Ok(workspace.built(WASM_TARGET, "wasm").join(file))
 }

@@ -230,9 +230,7 @@ pub fn licenses(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<(Vec<u8
         ("musl", "libc/musl/COPYRIGHT"),
         ("LLVM libunwind", "libunwind/LICENSE.TXT"),
     ] {
-        let path = zig.join("ziglang/lib").join(path);
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read the licence of {name}: {}", path.display()))?;
+        let text = String::from_utf8(read(&zig.join("ziglang/lib").join(path))?)?;
         texts.entry(text).or_default().insert(name.to_owned());
     }
     let mut all =
