@@ -50,16 +50,13 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     std::env::set_current_dir(&workspace.root).context("cannot enter the checkout")?;
     let redis = Tools::new(workspace, ui).any_redis()?;
     let mut programs = fleet::programs(workspace, ui, redis, true)?;
-    let Programs {
-        root: _,
-        envoy,
-        redis,
-        valkey,
-        limiter,
-        rlctl,
-        filter,
-    } = &mut programs;
-    for path in [envoy, redis, valkey, limiter, rlctl, filter] {
+    for path in [
+        &mut programs.envoy,
+        &mut programs.redis,
+        &mut programs.limiter,
+        &mut programs.rlctl,
+        &mut programs.filter,
+    ] {
         *path = workspace.short(path).to_path_buf();
     }
     // Ending the future stops everything it has started.
@@ -74,18 +71,16 @@ const PORTS: DemoPorts = [10000, 9901, 8090, 8091, 8092, 8093, 8080, 6390];
 /// The documented ports, or eight in a row. Fails if any is in use, and names all of them.
 fn free_ports(base: Option<u16>) -> Result<DemoPorts> {
     let mut ports = PORTS;
-    if let Some(base) = base {
-        ports
-            .iter_mut()
-            .zip(base..)
-            .for_each(|(port, chosen)| *port = chosen);
+    for (port, chosen) in ports
+        .iter_mut()
+        .zip(base.into_iter().flat_map(|base| base..))
+    {
+        *port = chosen;
     }
-    let mut taken = Vec::new();
-    for port in ports {
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err() {
-            taken.push(port.to_string());
-        }
-    }
+    let taken = { ports.iter() }
+        .filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, **port)).is_err())
+        .map(ToString::to_string);
+    let taken: Vec<String> = taken.collect();
     let problem = format!("in use on 127.0.0.1: port {}", taken.join(", "));
     let others = "use others: cargo xtask demo --port-base 20000";
     let stop = "or stop what listens there; perhaps a demo left with --keep";

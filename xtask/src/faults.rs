@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
 use crate::bench::{Goal, Unit};
-use crate::command::{self, Workspace};
+use crate::command::Workspace;
 use crate::fleet::{
     Fleet, Loads, Sent, Store, decisions, interruptible, limits_are_known, millis, programs,
-    quantile,
+    quantile, shows,
 };
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
@@ -31,14 +31,7 @@ const AFTER: Duration = Duration::from_secs(6);
 const UNITS_CHECKED: u64 = 20;
 const UNITS_LEASED: u64 = 200;
 
-const LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: checked, match: {path: /checked}, rate: 20/s, burst: 20}
-  - {name: leased, match: {path: /leased}, rate: 200/s, burst: 200, lease: {ttl: 250ms}}
-  - {name: denied, match: {path: /denied}, rate: 100000/s, on_failure: deny}
-  - {name: edited, match: {path: /edited}, rate: 99999/s}
-";
+const LIMITS: &str = include_str!("faults.yaml");
 const CHECKED: &str = "/checked";
 const LEASED: &str = "/leased";
 /// Of a limit that refuses while nobody decides.
@@ -134,16 +127,6 @@ impl Fault {
     fn stops_envoy(self) -> bool {
         matches!(self.part(), Some(Part::Envoy))
     }
-
-    /// Whether nobody decides for as long as it lasts.
-    fn stops_decisions(self) -> bool {
-        matches!(self.part(), Some(Part::Store | Part::Limiters(0)))
-    }
-
-    /// Whether edits can be written meanwhile.
-    fn takes_edits(self) -> bool {
-        !matches!(self.part(), Some(Part::Store)) && !matches!(self, Self::Replaced(_))
-    }
 }
 
 /// Runs the rows and writes their table; an error if a bound was exceeded.
@@ -184,14 +167,12 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 }
 
 fn heading(workspace: &Workspace) -> Result<String> {
-    let mut describe = workspace.program("git", &["describe", "--always", "--dirty"]);
-    let commit = command::output(&mut describe)?;
+    let commit = workspace.git("describe --always --dirty")?;
     let cpus = std::thread::available_parallelism()?;
     let rule = "|---".repeat(PROMISES.len() + 1);
     Ok(format!(
-        "# Faults and promises\n\n`cargo xtask faults` at {}, {cpus} CPUs. A cell has a figure and its bound; ✗ exceeds it.\n\n\
+        "# Faults and promises\n\n`cargo xtask faults` at {commit}, {cpus} CPUs. A cell has a figure and its bound; ✗ exceeds it.\n\n\
          | what fails | {} |\n{rule}|\n",
-        commit.trim(),
         PROMISES.join(" | "),
     ))
 }
@@ -211,10 +192,12 @@ async fn play(programs: &Programs, fault: Fault, more: u64) -> Result<Vec<String
     stage.begin(fault).await?;
     let begun = Instant::now();
     sleep(FAULT / 2).await;
-    let mut edited = None;
-    if fault.takes_edits() {
-        edited = Some(stage.edit(fault).await?);
-    }
+    let edited = match fault.part() {
+        // Nothing can be written meanwhile.
+        Some(Part::Store) => None,
+        None if matches!(fault, Fault::Replaced(_)) => None,
+        _ => Some(stage.edit(fault).await?),
+    };
     sleep_until((begun + FAULT).into()).await;
     stage.end(fault).await?;
     let ended = Instant::now();
@@ -249,9 +232,7 @@ struct Stage {
 impl Stage {
     async fn start(programs: &Programs, fault: Fault) -> Result<Self> {
         let sentinel = matches!(fault, Fault::Replaced(_));
-        let mut fleet = Fleet::with_store(programs, sentinel).await?;
-        fleet.apply(LIMITS).await?;
-        fleet.add_limiters(2, &[]).await?;
+        let fleet = Fleet::with(programs, sentinel, LIMITS, 2, &[]).await?;
         let service = Upstream::start(0).await?;
         let mut envoys = Vec::new();
         for _ in 0..2 {
@@ -310,11 +291,10 @@ impl Stage {
                 limiters.try_for_each(|limiter| act(limiter.process()))
             }
             Part::Store => act(self.fleet.redis()?.process()),
-            Part::Envoy => self
-                .envoys
-                .iter()
-                .skip(1)
-                .try_for_each(|envoy| act(envoy.process())),
+            Part::Envoy => {
+                let mut envoys = self.envoys.iter().skip(1);
+                envoys.try_for_each(|envoy| act(envoy.process()))
+            }
         }
     }
 
@@ -399,13 +379,7 @@ impl Stage {
     /// The time from then until each Envoy shows the edit.
     async fn in_force(&self, since: Instant) -> Result<Duration> {
         for envoy in &self.envoys {
-            let probe = envoy.get(EDITED);
-            until("the edit is in force", 4 * FAULT, async || {
-                let reply = probe.send().await.ok()?;
-                let policy = reply.header("ratelimit-policy")?;
-                policy.contains("77777").then_some(())
-            })
-            .await?;
+            shows(&envoy.get(EDITED), "ratelimit-policy", "77777", 4 * FAULT).await?;
         }
         Ok(since.elapsed())
     }
@@ -452,8 +426,9 @@ fn judge(fault: Fault, more: u64, times: &Times, sent: &[Sent]) -> Vec<String> {
     // A proxy whose neighbour is gone has its own share.
     let share = if fault.stops_envoy() { 2 } else { 1 };
     let least = UNITS_CHECKED * FAULT.as_secs().saturating_sub(1) / share * 8 / 10;
-    // The first second is the fault's to be noticed.
-    let unattended = fault.stops_decisions().then(|| passed_in_fault(DENIED, 1));
+    // Whether nobody decides for as long as it lasts, but for a first second until that is noticed.
+    let alone = matches!(fault.part(), Some(Part::Store | Part::Limiters(0)));
+    let unattended = alone.then(|| passed_in_fault(DENIED, 1));
     let unlimited = alive().filter(|sent| sent.path == UNLIMITED);
     let p99 = quantile(unlimited.map(|sent| sent.took).collect(), 990);
     let cells = [
@@ -466,17 +441,14 @@ fn judge(fault: Fault, more: u64, times: &Times, sent: &[Sent]) -> Vec<String> {
         (Some(millis(times.recovered)), Goal::AtMost(3000)),
         (Some(millis(times.in_force)), Goal::AtMost(2000)),
     ];
-    let shown = |(figure, goal): (Option<u64>, Goal)| {
-        let Some(figure) = figure else {
-            return "–".to_owned();
-        };
-        let mark = if goal.verdict(figure) == "missed" {
-            " ✗"
-        } else {
-            ""
-        };
-        let shown = format!("{figure} {}{mark}", goal.text(Unit::Count));
-        shown.trim_end().to_owned()
+    let shown = |(figure, goal): (Option<u64>, Goal)| match figure {
+        None => "–".to_owned(),
+        Some(figure) if goal.verdict(figure) == "missed" => {
+            format!("{figure} {} ✗", goal.text(Unit::Count))
+        }
+        Some(figure) => format!("{figure} {}", goal.text(Unit::Count))
+            .trim_end()
+            .to_owned(),
     };
     cells.map(shown).into()
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use harness::{
-    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, Sentinel,
+    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, Request, Sentinel,
     StoppedRedis, free_port, until,
 };
 use hyper::StatusCode;
@@ -96,15 +96,18 @@ pub struct Fleet {
 impl Fleet {
     /// A Redis with limits, in YAML, and so many limiters of it, whose checks do not time out on a busy machine.
     pub async fn start(programs: &Programs, limits: &str, limiters: usize) -> Result<Self> {
-        let mut fleet = Self::with_store(programs, false).await?;
-        fleet.apply(limits).await?;
         let patience = ["--store-timeout", "1s"];
-        fleet.add_limiters(limiters, &patience).await?;
-        Ok(fleet)
+        Self::with(programs, false, limits, limiters, &patience).await
     }
 
-    /// A store alone; `sentinel`: that has a replica, and is replaced by it.
-    pub async fn with_store(programs: &Programs, sentinel: bool) -> Result<Self> {
+    /// The same with these arguments of the limiters; `sentinel`: Redis has a replica, and is replaced by it.
+    pub async fn with(
+        programs: &Programs,
+        sentinel: bool,
+        limits: &str,
+        limiters: usize,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (store, url) = if sentinel {
             let sentinel = Sentinel::start(&programs.redis, dir.path()).await?;
@@ -115,7 +118,7 @@ impl Fleet {
             let url = redis.url();
             (Store::Redis(redis), url)
         };
-        Ok(Self {
+        let mut fleet = Self {
             programs: programs.clone(),
             store,
             url,
@@ -123,7 +126,15 @@ impl Fleet {
             killed: Vec::new(),
             ports: Ports::free()?,
             dir,
-        })
+        };
+        fleet.apply(limits).await?;
+        for port in fleet.ports.limiters.into_iter().take(limiters) {
+            let ports = [port, free_port()?];
+            let mut plan = LimiterPlan::new(programs, &fleet.url, ports, fleet.dir.path());
+            plan.arguments = arguments.iter().map(ToString::to_string).collect();
+            fleet.limiters.push(plan.start().await?);
+        }
+        Ok(fleet)
     }
 
     /// Loads the scripts, and makes these the limits.
@@ -132,16 +143,6 @@ impl Fleet {
         std::fs::write(&file, limits)?;
         self.rlctl(&["load-scripts"]).await?;
         self.rlctl(&["apply", "-f", text(&file)?]).await.map(drop)
-    }
-
-    pub async fn add_limiters(&mut self, count: usize, arguments: &[&str]) -> Result<()> {
-        for port in self.ports.limiters.into_iter().take(count) {
-            let ports = [port, free_port()?];
-            let mut plan = LimiterPlan::new(&self.programs, &self.url, ports, self.dir.path());
-            plan.arguments = arguments.iter().map(ToString::to_string).collect();
-            self.limiters.push(plan.start().await?);
-        }
-        Ok(())
     }
 
     /// Runs `rlctl`, beside any loads; returns what it prints.
@@ -234,9 +235,19 @@ impl Fleet {
 /// Waits until a limit is in force on a path.
 pub async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
     let probe = envoy.get(path).header("x-user-id", "nobody");
-    until("Envoy follows the limits", 5 * PATIENCE, async || {
-        probe.send().await.ok()?.header("ratelimit").map(drop)
-    })
+    shows(&probe, "ratelimit", "", 5 * PATIENCE).await
+}
+
+/// Waits until answers have a header with this part.
+pub async fn shows(probe: &Request, header: &str, part: &str, limit: Duration) -> Result<()> {
+    until(
+        &format!("answers have {header} {part}"),
+        limit,
+        async || {
+            let reply = probe.send().await.ok()?;
+            reply.header(header)?.contains(part).then_some(())
+        },
+    )
     .await
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::{Limiter, LimiterPlan, Programs, RawClient, Redis, free_port};
+use harness::{Limiter, LimiterPlan, Programs, RawClient, Redis, cpu_us, free_port};
 use tokio::time::{interval, sleep};
 
 use crate::bench::Unit;
@@ -37,17 +37,6 @@ const MEMORY_MAX: u64 = 128 << 20;
 
 /// A token that the limiter accepts: no placeholder.
 const TOKEN: &str = "5f0c6a2e9d7b41c88e31";
-
-const LIMITS: &str = "
-domain: soak
-limits:
-  - {name: honest, match: {what: honest}, per: [user], rate: 1000000/1s}
-  - {name: slow, match: {what: slow}, rate: 1/20s}
-  - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 1000}
-  - {name: service, descriptor: [service], algorithm: fixed_window, rate: 1000000/1s}
-  - {name: slots, match: {what: slots}, algorithm: concurrency, limit: 10, slot_ttl: 3s}
-  - {name: tokens, match: {what: tokens}, rate: 1000/1h, cost: {from: {response_json: /n}, reserve: 10, max: 1000}}
-";
 
 /// Arguments of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -76,28 +65,30 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         Some(program) => program.clone(),
         None => release(workspace, &["limiter", "ctl"])?.join("limiter"),
     };
-    if let Some(filter) = &args.proxy {
-        let programs = Programs {
-            root: workspace.root.clone(),
-            envoy: Tools::new(workspace, ui).get(Tool::Envoy)?,
-            valkey: redis.clone(),
-            redis,
-            rlctl: limiter.with_file_name("rlctl"),
-            limiter,
-            filter: match filter.to_str() {
-                Some("module") => module::build(workspace, ui)?,
-                Some("wasm") => wasm::build(workspace, ui)?,
-                _ => filter.clone(),
-            },
-        };
-        return interruptible(proxy::soak(args.minutes, &programs, ui));
-    }
-    interruptible(soak(args, ui, &redis, limiter))
+    let mut programs = Programs {
+        root: workspace.root.clone(),
+        envoy: PathBuf::new(),
+        valkey: redis.clone(),
+        redis,
+        rlctl: limiter.with_file_name("rlctl"),
+        limiter,
+        filter: PathBuf::new(),
+    };
+    let Some(filter) = &args.proxy else {
+        return interruptible(soak(args, ui, &programs));
+    };
+    programs.envoy = Tools::new(workspace, ui).get(Tool::Envoy)?;
+    programs.filter = match filter.to_str() {
+        Some("module") => module::build(workspace, ui)?,
+        Some("wasm") => wasm::build(workspace, ui)?,
+        _ => filter.clone(),
+    };
+    interruptible(proxy::soak(args.minutes, &programs, ui))
 }
 
-async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()> {
+async fn soak(args: &Args, ui: &Ui, programs: &Programs) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let redis = Redis::start(redis, free_port()?, dir.path()).await?;
+    let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
     let (files, second) = (dir.path().join("rls"), [free_port()?, free_port()?]);
     std::fs::create_dir(&files)?;
     let to = To {
@@ -107,7 +98,7 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
         // Attackers run until the program ends.
         files: Box::leak(files.into_boxed_path()),
     };
-    let limiters = start(program, &redis, to, second, dir.path()).await?;
+    let limiters = start(programs, &redis, to, second, dir.path()).await?;
     let log = Log::default();
     for (client, port) in (0..CLIENTS).zip([to.data, second[0]].into_iter().cycle()) {
         tokio::spawn(check_on(port, client, Arc::clone(&log)));
@@ -155,52 +146,41 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
 }
 
 fn cpu_times(limiters: &[Limiter], redis: &Redis) -> Result<String> {
-    // The ticks of this process (Linux only).
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
     let mut limiters_us = 0;
     for limiter in limiters {
         limiters_us += limiter.process().cpu_us()?;
     }
+    let all = [
+        cpu_us(std::process::id())?,
+        limiters_us,
+        redis.process().cpu_us()?,
+    ];
+    let [clients, limiters, redis] = all.map(|us| us / 1_000_000);
     Ok(format!(
-        "CPU: clients {} s, limiters {} s, Redis {} s",
-        ticks / 100,
-        limiters_us / 1_000_000,
-        redis.process().cpu_us()? / 1_000_000
+        "CPU: clients {clients} s, limiters {limiters} s, Redis {redis} s"
     ))
 }
 
 /// The limiter with files, and the one with a management server.
 async fn start(
-    program: PathBuf,
+    programs: &Programs,
     redis: &Redis,
     to: To,
     second: [u16; 2],
     dir: &Path,
 ) -> Result<[Limiter; 2]> {
-    let [tokens, limits] = [dir.join("tokens"), dir.join("limits.yaml")];
+    let tokens = dir.join("tokens");
     std::fs::write(&tokens, TOKEN)?;
-    std::fs::write(&limits, LIMITS)?;
+    let limits = programs.root.join("xtask/src/soak/limits.yaml");
     let management = format!("http://127.0.0.1:{}", to.management);
-    let tokens = text(&tokens)?;
-    let plan = |name: &str, [port, admin_port]: [u16; 2], own: &[&str]| LimiterPlan {
-        name: name.to_owned(),
-        port,
-        admin_port,
-        store: redis.url(),
-        arguments: ["--token-file", tokens, "--log", "error"]
-            .iter()
-            .chain(own)
-            .map(ToString::to_string)
-            .collect(),
-        program: program.clone(),
-        dir: dir.to_path_buf(),
+    let common = ["--token-file", text(&tokens)?, "--log", "error"];
+    let plan = |ports, own: &[&str]| LimiterPlan {
+        arguments: common.iter().chain(own).map(ToString::to_string).collect(),
+        ..LimiterPlan::new(programs, &redis.url(), ports, dir)
     };
     let files = ["--limits", text(&limits)?, "--rls-config", text(to.files)?];
-    let first = plan("limiter", [to.data, to.admin], &files);
-    let second = plan("limiter-xds", second, &["--xds-server", &management]);
+    let first = plan([to.data, to.admin], &files);
+    let second = plan(second, &["--xds-server", &management]);
     Ok([first.start().await?, second.start().await?])
 }
 

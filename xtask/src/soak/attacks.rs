@@ -27,6 +27,7 @@ use protocol::{
     CHECK_STREAM, CostSettlement, DecidedBy, LimitRequest, Outcome, REPORT_CBOR, Reservation,
     StreamCall,
 };
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, LocalSet};
@@ -149,8 +150,6 @@ async fn connect(port: u16) -> Result<TcpStream> {
 
 // What is sent over one connection, request after request
 
-const JSON: &str = "application/json";
-
 /// Sends requests by their number.
 async fn requests(
     port: u16,
@@ -170,23 +169,22 @@ fn same(request: Vec<u8>) -> impl FnMut(u64) -> Result<Vec<u8>> {
     move |_| Ok(request.clone())
 }
 
-fn check(body: &str) -> Vec<u8> {
-    post("/v1/check", JSON, body.as_bytes())
+fn post_json(path: &str, body: &Value) -> Vec<u8> {
+    post(path, "application/json", body.to_string().as_bytes())
+}
+
+fn check(body: &Value) -> Vec<u8> {
+    post_json("/v1/check", body)
 }
 
 fn many_names() -> Vec<u8> {
-    let names: Vec<_> = (0..43_000).map(|n| format!(r#""{n:x}""#)).collect();
-    let names = names.join(",");
-    check(&format!(
-        r#"{{"domain":"soak","descriptor":{{}},"limits":[{names}]}}"#
-    ))
+    let names: Vec<_> = (0..43_000).map(|n| format!("{n:x}")).collect();
+    check(&json!({"domain": "soak", "descriptor": {}, "limits": names}))
 }
 
 fn large_wait() -> Vec<u8> {
-    let value = "x".repeat(60_000);
-    check(&format!(
-        r#"{{"domain":"soak","descriptor":{{"what":"slow","user":"{value}"}},"wait_ms":30000}}"#
-    ))
+    let descriptor = json!({"what": "slow", "user": "x".repeat(60_000)});
+    check(&json!({"domain": "soak", "descriptor": descriptor, "wait_ms": 30_000}))
 }
 
 fn report_of_invented_proxy(nth: u64) -> Result<Vec<u8>> {
@@ -207,10 +205,9 @@ fn report_of_invented_proxy(nth: u64) -> Result<Vec<u8>> {
 
 /// Checks that are expensive in the store.
 fn sub_windows() -> Vec<u8> {
-    let of = |n| format!(r#"{{"descriptor":{{"what":"windows","user":"u{n}"}}}}"#);
-    let list: Vec<_> = (0..1024).map(of).collect();
-    let list = list.join(",");
-    check(&format!(r#"{{"domain":"soak","checks":[{list}]}}"#))
+    let of = |n| json!({"descriptor": {"what": "windows", "user": format!("u{n}")}});
+    let checks: Vec<_> = (0..1024).map(of).collect();
+    check(&json!({"domain": "soak", "checks": checks}))
 }
 
 fn from_web_page() -> Vec<u8> {
@@ -222,19 +219,12 @@ fn from_web_page() -> Vec<u8> {
 /// Calls of the rate limit service: as many descriptors as may be charged at once, more than may be, and
 /// one of very many entries.
 fn many_descriptors(attacker: u64) -> impl FnMut(u64) -> Result<Vec<u8>> {
-    let entry = |n: u64| format!(r#"{{"key":"service","value":"{attacker}-{n}"}}"#);
-    let descriptor = |entries: &str| format!(r#"{{"entries":[{entries}]}}"#);
-    let many = |count| {
-        (0..count)
-            .map(|n| descriptor(&entry(n)))
-            .collect::<Vec<_>>()
-    };
-    let wide = (0..7000).map(entry).collect::<Vec<_>>().join(",");
-    let mut calls = [many(128), many(1000), vec![descriptor(&wide)]].map(|descriptors| {
-        let list = descriptors.join(",");
-        let body = format!(r#"{{"domain":"soak","descriptors":[{list}]}}"#);
-        post("/json", JSON, body.as_bytes())
-    });
+    let entry = |n: u64| json!({"key": "service", "value": format!("{attacker}-{n}")});
+    let many = |count| (0..count).map(|n| json!({"entries": [entry(n)]})).collect();
+    let wide: Vec<Value> = (0..7000).map(entry).collect();
+    let calls: [Vec<Value>; 3] = [many(128), many(1000), vec![json!({"entries": wide})]];
+    let mut calls =
+        calls.map(|of| post_json("/json", &json!({"domain": "soak", "descriptors": of})));
     move |_| {
         calls.rotate_left(1);
         Ok(calls[0].clone())
@@ -242,11 +232,12 @@ fn many_descriptors(attacker: u64) -> impl FnMut(u64) -> Result<Vec<u8>> {
 }
 
 fn largest_cost() -> Vec<u8> {
-    let body = format!(
-        r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
-        u64::MAX
-    );
-    post("/json", JSON, body.as_bytes())
+    let entries = json!([{"key": "service", "value": "debt"}]);
+    let descriptor = json!({"entries": entries, "hitsAddend": u64::MAX.to_string()});
+    post_json(
+        "/json",
+        &json!({"domain": "soak", "descriptors": [descriptor]}),
+    )
 }
 
 /// A token that no limiter made, and a cost that no limit allows.
@@ -270,16 +261,16 @@ fn forged_settlement(number: u64) -> Result<Vec<u8>> {
     };
     let batch = calls::batch("soak", &["what"], vec![check])?;
     let token = documents::to_base64(&batch.encode());
-    let body = format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX);
-    Ok(post("/v1/settle", JSON, body.as_bytes()))
+    let body = json!({"token": token, "cost": u64::MAX});
+    Ok(post_json("/v1/settle", &body))
 }
 
 /// A slot that nobody gave.
 fn forged_slot(number: u64) -> Vec<u8> {
-    let body = format!(
-        r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{number}.{number}.86400000.1.1"}},"enter":true}}"#
-    );
-    post("/v1/renew", JSON, body.as_bytes())
+    let slots = json!({"slots": format!("{number}.{number}.86400000.1.1")});
+    let descriptor = json!({"what": "slots"});
+    let body = json!({"domain": "soak", "descriptor": descriptor, "slots": slots, "enter": true});
+    post_json("/v1/renew", &body)
 }
 
 // What abuses connections
@@ -300,7 +291,7 @@ async fn unread_responses(port: u16, path: &str, count: Count) {
 
 /// Announces bodies and does not send them.
 async fn unsent_bodies(port: u16, count: Count) {
-    let whole = post("/v1/check", JSON, &vec![b' '; 262_144]);
+    let whole = post("/v1/check", "application/json", &vec![b' '; 262_144]);
     repeat(3000, count, async || {
         let mut stream = connect(port).await?;
         let (head, _) = { whole.split_last_chunk::<262_144>() }.context("no head")?;
@@ -329,20 +320,16 @@ async fn silent_connections(port: u16, most: usize, count: Count) {
     .await;
 }
 
-/// The headers of a GET in HTTP/2.
-fn get(path: &str) -> [(&str, &str); 4] {
-    [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "x"),
-    ]
+/// The headers of a request in HTTP/2.
+pub fn head<'h>(method: &'h str, path: &'h str) -> Vec<(&'h str, &'h str)> {
+    let names = [":method", ":scheme", ":path", ":authority"];
+    names.into_iter().zip([method, "http", path, "x"]).collect()
 }
 
 /// Opens streams whose responses have no window.
 async fn without_window(port: u16, count: Count) {
     repeat(2000, count, async || {
-        let headers = get("/v1/health");
+        let headers = head("GET", "/v1/health");
         Ok(streams_without_window(port, &headers, 1024).await?.into())
     })
     .await;
@@ -350,7 +337,7 @@ async fn without_window(port: u16, count: Count) {
 
 async fn resets(port: u16, count: Count) {
     repeat(500, count, async || {
-        rapid_resets(port, &get("/v1/policy?domain=soak"), 200).await?;
+        rapid_resets(port, &head("GET", "/v1/policy?domain=soak"), 200).await?;
         Ok(200)
     })
     .await;
@@ -366,15 +353,9 @@ async fn frames(port: u16, count: Count) {
 async fn check_streams(port: u16, nth: u64, count: Count) {
     const BYTES: usize = 15_000;
     let bearer = format!("Bearer {TOKEN}");
-    let headers = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", CHECK_STREAM),
-        (":authority", "x"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-        ("authorization", &bearer),
-    ];
+    let mut headers = head("POST", CHECK_STREAM);
+    headers.extend([("content-type", "application/grpc"), ("te", "trailers")]);
+    headers.push(("authorization", &bearer));
     let Ok(call) = call_of_64_checks() else {
         return;
     };

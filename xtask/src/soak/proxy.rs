@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 
+use super::attacks::head;
 use crate::bench::Unit;
 use crate::fleet::{Fleet, lock, micros, quantile};
 use crate::ui::Ui;
@@ -43,17 +44,7 @@ const CHANGES_PER_THREAD: u64 = 5000;
 /// In what time nothing is left: less than the `slot_ttl`, after which slots end that nobody gave back.
 const LEFT: Duration = Duration::from_secs(15);
 
-const LIMITS: &str = "
-domain: shop
-limits:
-  - {name: checked, match: {path: /checked}, per: [user], rate: 5/s}
-  - {name: leased, match: {path: /leased}, rate: 2000/s, lease: {ttl: 250ms}}
-  - {name: slots, match: {path: /slots}, algorithm: concurrency, limit: 6, slot_ttl: 60s}
-  - {name: queued, match: {path: /queued}, algorithm: leaky_bucket, rate: 100/s, burst: 20, over_limit: queue, max_delay: 100ms}
-  - {name: tokens, match: {path: /tokens}, rate: 1000/s, cost: {from: {response_json: /n}, reserve: {from: {request_json: /m}, default: 5}, max: 100}}
-  - {name: near, match: {path: /near}, per: [user], rate: 20/s, scope: proxy}
-  - {name: strict, match: {path: /strict}, rate: 100/s, on_failure: deny}
-";
+const LIMITS: &str = include_str!("proxy.yaml");
 /// The paths of the limits, and one without.
 #[rustfmt::skip]
 const PATHS: [&str; 8] = ["/checked", "/leased", "/slots", "/queued", "/tokens", "/near", "/strict", "/unlimited"];
@@ -67,9 +58,7 @@ type Seen = Arc<Mutex<BTreeMap<(&'static str, String), Vec<u64>>>>;
 
 /// Runs it and prints what it saw; an error if a bound was exceeded.
 pub async fn soak(minutes: u64, programs: &Programs, ui: &Ui) -> Result<()> {
-    let mut fleet = Fleet::with_store(programs, false).await?;
-    fleet.apply(LIMITS).await?;
-    fleet.add_limiters(2, &[]).await?;
+    let mut fleet = Fleet::with(programs, false, LIMITS, 2, &[]).await?;
     let service = Upstream::start(0).await?;
     service.answer_after(Duration::from_millis(5), 200)?;
     service.answer_body(r#"{"n": 3}"#);
@@ -107,32 +96,25 @@ pub async fn soak(minutes: u64, programs: &Programs, ui: &Ui) -> Result<()> {
     ui.line(&format!(
         "{changes} configurations, {refused} refused; {bugs} bugs; {warm} MiB after {WARM} minutes, {end} in the last one"
     ));
+    // All that there are: a busy machine must not hide another problem.
+    let mut problems = Vec::new();
+    let mut fails_if = |is_so: bool, what: &str| problems.extend(is_so.then(|| what.to_owned()));
+    fails_if(with.lost > 0, "requests got no answer");
     let slow = with.most_us > 2 * bare.most_us + WAIT_MAX_US;
+    fails_if(
+        slow,
+        "requests with the filter took much longer than without",
+    );
+    fails_if(changes < 60 * minutes, "too few configurations");
+    fails_if(refused > 0 || bugs > 0, "configurations refused, or bugs");
+    fails_if(end >= warm + GROWTH_MAX_MIB, "Envoy grew");
     let busy = bare.lost > 0 || bare.most_us >= micros(PATIENCE) / 2;
-    let problems = [
-        (with.lost > 0, "requests got no answer"),
-        (
-            slow,
-            "requests with the filter took much longer than without",
-        ),
-        (changes < 60 * minutes, "too few configurations"),
-        (refused > 0 || bugs > 0, "configurations refused, or bugs"),
-        (end >= warm + GROWTH_MAX_MIB, "Envoy grew"),
-        (
-            busy,
-            "too busy a machine: requests without the filter waited, too",
-        ),
-    ];
-    no_problem(&problems, left)
-}
-
-/// Names all that there are: a busy machine must not hide another problem.
-fn no_problem(problems: &[(bool, &str)], left: Result<()>) -> Result<()> {
-    let found = problems.iter().filter(|(is_so, _)| *is_so);
-    let found = found.map(|(_, what)| (*what).to_owned());
-    let left = left.err().map(|error| format!("{error:#}"));
-    let found: Vec<String> = found.chain(left).collect();
-    ensure!(found.is_empty(), "{}", found.join("; "));
+    fails_if(
+        busy,
+        "too busy a machine: requests without the filter waited, too",
+    );
+    problems.extend(left.err().map(|error| format!("{error:#}")));
+    ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(())
 }
 
@@ -184,14 +166,14 @@ fn report(seen: &Seen, ui: &Ui) -> [Side; 2] {
     let mut sides = <[Side; 2]>::default();
     for ((what, outcome), took) in std::mem::take(&mut *lock(seen)) {
         let times = took.len();
+        let [p99_us, most_us] = [990, 1000].map(|part| quantile(took.clone(), part));
         let [with, bare] = &mut sides;
         let side = if what == BARE { bare } else { with };
         if outcome.parse::<u16>().is_err() {
             side.lost += times;
         }
-        side.most_us = took.iter().copied().fold(side.most_us, u64::max);
-        let at = |part| Unit::Micros.text(quantile(took.clone(), part));
-        let (p99, most) = (at(990), at(1000));
+        side.most_us = side.most_us.max(most_us);
+        let [p99, most] = [p99_us, most_us].map(|us| Unit::Micros.text(us));
         ui.line(&format!(
             "{what}: {outcome}: {times}, p99 {p99}, at most {most}"
         ));
@@ -339,11 +321,7 @@ async fn leave(port: u16, path: &str, nth: u64) {
 
 /// One that resets its streams.
 async fn reset(port: u16, path: &str) {
-    let names = [":method", ":scheme", ":authority", ":path"];
-    let head: Vec<_> = names
-        .into_iter()
-        .zip(["GET", "http", "any", path])
-        .collect();
+    let head = head("GET", path);
     loop {
         let _ = rapid_resets(port, &head, 20).await;
         sleep(Duration::from_millis(800)).await;
