@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client with a short interface for tests.
+//! An HTTP client with a short interface for tests.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
-use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Builder, Client as Pool};
 use hyper_util::rt::TokioExecutor;
 
 /// The timeout of a request.
@@ -22,11 +22,7 @@ pub struct Client {
 
 impl Default for Client {
     fn default() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        Self {
-            pool: Pool::builder(TokioExecutor::new()).build(connector),
-        }
+        Self::of(&Pool::builder(TokioExecutor::new()))
     }
 }
 
@@ -34,6 +30,19 @@ impl Client {
     /// Makes no connection before the first request.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// One connection of cleartext HTTP/2 to each server.
+    pub fn http2() -> Self {
+        Self::of(Pool::builder(TokioExecutor::new()).http2_only(true))
+    }
+
+    fn of(builder: &Builder) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self {
+            pool: builder.build(connector),
+        }
     }
 
     /// A GET of a whole URL.

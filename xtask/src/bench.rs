@@ -8,6 +8,7 @@ mod direct;
 mod scale;
 mod setups;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,10 +24,8 @@ use crate::ui::Ui;
 use crate::wasm::{self, kilobytes};
 
 use direct::{ScriptCall, batched, measure, ping_us};
-use setups::{Answers, Block, Noops, Row, Run, Stage, Wrk, since};
+use setups::{Answers, Block, Noops, Plan, Row, Run, Stage, Wrk, since};
 
-/// Connections that requests arrive on, if they do not come one at a time.
-const CONNECTIONS: u64 = 32;
 /// Calls of one check each that a limiter has at once.
 const CALLS_AT_ONCE: [u64; 2] = [1, 32];
 /// Checks of a script call whose time Redis is asked for, and the most that one may take in nanoseconds.
@@ -98,7 +97,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         let node = tools.get(Tool::Node)?;
         return interruptible(direct::module(&programs, &node, &args.others));
     }
-    let wrk = || Wrk::new(tools.get(Tool::Wrk)?, args.seconds);
+    let wrk = || Wrk::new(tools.get(Tool::Wrk)?, &workspace.root, args.seconds);
     let report = if args.in_flight {
         interruptible(direct::in_flight(&programs, args.rounds))?
     } else if args.adaptive {
@@ -121,31 +120,6 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// The limits and the blocks of a run.
-fn plan(args: &Args) -> (&'static str, Vec<Block>) {
-    let block = |answers, workers, connections, rows| Block {
-        answers,
-        workers,
-        connections,
-        rows,
-    };
-    let both = [Answers::Envoy, Answers::Service];
-    let each = |connections, rows| both.map(|answers| block(answers, 1, connections, rows));
-    if args.leases {
-        // From little demand to saturation.
-        let loads = [(1, 1), (1, 4), (1, 32), (2, 1), (2, 4), (2, 32)];
-        let of =
-            |answers| loads.map(|(workers, n)| block(answers, workers, n, &setups::LEASES[..]));
-        return (setups::LEASE_LIMITS, both.map(of).concat());
-    }
-    if args.rls {
-        let blocks = each(CONNECTIONS, &setups::RATE_LIMIT_SERVICE);
-        return (setups::SERVICE_LIMITS, blocks.into());
-    }
-    let loads = each(CONNECTIONS, &setups::FILTERS);
-    (setups::LIMITS, [loads, each(1, &setups::LONE)].concat())
-}
-
 async fn loads(
     args: &Args,
     ui: &Ui,
@@ -155,9 +129,18 @@ async fn loads(
 ) -> Result<Report> {
     let (rounds, seconds) = (args.rounds, args.seconds);
     ui.heading(&format!("{rounds} rounds of {seconds} s each"));
-    let (limits, blocks) = plan(args);
-    let mut report = Report::from_blocks(&blocks);
     let filters = !(args.leases || args.rls);
+    let plan = match args {
+        Args { leases: true, .. } => "leases",
+        Args { rls: true, .. } => "rls",
+        _ => "filters",
+    };
+    let plan = Plan::named(plan)?;
+    let blocks = plan.blocks();
+    let mut report = Report {
+        blocks: blocks.clone(),
+        ..Report::default()
+    };
     if filters {
         let size = std::fs::metadata(&programs.filter)?.len();
         let goal = Goal::AtMost(wasm::SIZE_BUDGET_BYTES - 1);
@@ -166,13 +149,12 @@ async fn loads(
             starts(&mut report, programs, noops).await?;
         }
     }
-    let stage = Stage::start(programs, noops, limits, &blocks).await?;
+    let stage = Stage::start(programs, noops, &plan.limits, &blocks).await?;
     stage.warm_up(wrk, &blocks).await?;
     for round in 1..=rounds {
         for (at, block) in blocks.iter().enumerate() {
-            for row in block.rows.iter().filter(|row| row.name != row.reference) {
-                let of = block.rows.iter().find(|other| other.name == row.reference);
-                let of = of.context("no such row to measure against")?;
+            let (of, others) = block.rows.split_first().context("no row")?;
+            for (nth, row) in (1..).zip(others) {
                 // Directly one after the other: the load of the machine changes within seconds.
                 let (own, reference) = if round.is_multiple_of(2) {
                     let own = stage.run(wrk, block, row).await?;
@@ -184,9 +166,9 @@ async fn loads(
                 let [rate, other] = [own, reference].map(|run| run.sample.per_second);
                 ui.line(&format!(
                     "round {round}, {}: {rate} requests/s, {}: {other}",
-                    row.name, row.reference
+                    row.name, of.name
                 ));
-                report.push(at, row, own, reference);
+                report.push(at, nth, own, reference);
                 let alone = block.answers == Answers::Envoy && block.connections == 1;
                 if alone && row.checked.is_some() {
                     let name = format!("p50 alone, {}", row.name);
@@ -251,8 +233,7 @@ async fn alone(report: &mut Report, fleet: &Fleet, wrk: &Wrk) -> Result<()> {
     let through = through.per_second;
     report.figure("checks by Redis alone", Unit::PerSecond, redis * BATCH);
     report.figure("checks by the limiter", Unit::PerSecond, through * BATCH);
-    let share = through * 1000 / redis.max(1);
-    report.judged("limiter of Redis", Unit::Thousandths, LIMITER_GOAL, share);
+    report.ratio("limiter of Redis", LIMITER_GOAL, through, redis);
     for at_once in CALLS_AT_ONCE {
         let calls = measure(limiter, 1, at_once, wrk.lasts, |nth| batched(nth, 1)).await?;
         let of = |what: &str| format!("calls, {at_once} at once, {what}");
@@ -274,9 +255,8 @@ async fn service(report: &mut Report, fleet: &Fleet, lasts: Duration) -> Result<
         report.figure(name, Unit::PerSecond, calls.per_second);
         report.figure(&format!("{name}, p50"), Unit::Micros, calls.p50_us);
     }
-    let share = service.per_second * 1000 / posted.per_second.max(1);
-    let name = "calls of the service, of checks";
-    report.judged(name, Unit::Thousandths, SERVICE_GOAL, share);
+    let (goal, name) = (SERVICE_GOAL, "calls of the service, of checks");
+    report.ratio(name, goal, service.per_second, posted.per_second);
     Ok(())
 }
 
@@ -285,16 +265,19 @@ async fn service(report: &mut Report, fleet: &Fleet, lasts: Duration) -> Result<
 /// What the rounds of one run of the benchmark measured.
 #[derive(Default)]
 struct Report {
-    blocks: Vec<(Block, Vec<Series>)>,
+    blocks: Vec<Block>,
+    /// By the numbers of the block and of the row in it.
+    series: BTreeMap<[usize; 2], Series>,
     figures: Vec<Figure>,
 }
 
-/// The runs of one row, one per round; of a reference, one beside each other row.
-#[derive(Default, Clone)]
+/// What the rounds of one row measured.
+#[derive(Default)]
 struct Series {
+    /// One per round; of a reference, one beside each other row.
     runs: Vec<Run>,
-    /// Each run with its reference's, directly before or after it.
-    pairs: Vec<[Run; 2]>,
+    /// The requests of each run as thousandths of its reference's, directly before or after it.
+    ratios: Vec<u64>,
 }
 
 /// One number, as every round measured it.
@@ -359,28 +342,14 @@ impl Goal {
 }
 
 impl Report {
-    /// A report without a round.
-    fn from_blocks(blocks: &[Block]) -> Self {
-        let empty = |block: &Block| (*block, vec![Series::default(); block.rows.len()]);
-        Self {
-            blocks: blocks.iter().map(empty).collect(),
-            figures: Vec::new(),
-        }
-    }
-
     /// Adds a round of a row, and of the reference beside it.
-    fn push(&mut self, block: usize, row: &Row, own: Run, reference: Run) {
-        let Some((block, all)) = self.blocks.get_mut(block) else {
-            return;
-        };
-        for (other, series) in block.rows.iter().zip(all) {
-            if other.name == row.name {
-                series.runs.push(own);
-                series.pairs.push([own, reference]);
-            } else if other.name == row.reference {
-                series.runs.push(reference);
-            }
-        }
+    fn push(&mut self, block: usize, row: usize, own: Run, reference: Run) {
+        let [rate, other] = [own, reference].map(|run| run.sample.per_second);
+        let series = self.series.entry([block, row]).or_default();
+        series.runs.push(own);
+        series.ratios.extend((rate * 1000).checked_div(other));
+        let series = self.series.entry([block, 0]).or_default();
+        series.runs.push(reference);
     }
 
     /// Adds a round of a figure.
@@ -390,38 +359,45 @@ impl Report {
 
     /// Adds a round of a figure whose median is to be within a budget.
     fn judged(&mut self, name: &str, unit: Unit, goal: Goal, value: u64) {
-        match self.figures.iter_mut().find(|figure| figure.name == name) {
-            Some(figure) => figure.rounds.push(value),
-            None => self.figures.push(Figure {
-                name: name.to_owned(),
-                unit,
-                rounds: vec![value],
-                goal,
-            }),
+        let mut figures = self.figures.iter_mut();
+        if let Some(figure) = figures.find(|figure| figure.name == name) {
+            return figure.rounds.push(value);
         }
+        let (name, rounds) = (name.to_owned(), vec![value]);
+        self.figures.push(Figure {
+            name,
+            unit,
+            rounds,
+            goal,
+        });
+    }
+
+    /// Adds a round of a ratio, whose median is to be within a budget in thousandths.
+    fn ratio(&mut self, name: &str, goal: Goal, value: u64, of: u64) {
+        let ratio = value.saturating_mul(1000) / of.max(1);
+        self.judged(name, Unit::Thousandths, goal, ratio);
     }
 
     fn table(&self) -> String {
         let mut table = String::new();
-        for (block, series) in &self.blocks {
-            add_block(&mut table, block, series);
+        for (at, block) in self.blocks.iter().enumerate() {
+            let rows = block.rows.iter().enumerate();
+            let rows = rows.filter_map(|(nth, row)| Some((row, self.series.get(&[at, nth])?)));
+            add_block(&mut table, block, &rows.collect::<Vec<_>>());
         }
         if !self.figures.is_empty() {
             table += "\n";
             add_row(&mut table, ["", "median", "least", "to be"]);
         }
-        for Figure {
-            name,
-            unit,
-            rounds,
-            goal,
-        } in &self.figures
-        {
-            let [least, median] = [0, 500].map(|part| quantile(rounds.clone(), part));
-            let figures = [median, least].map(|value| unit.text(value));
-            let verdict = [goal.text(*unit), goal.verdict(median).to_owned()];
-            let cells = figures.into_iter().chain(verdict);
-            add_row(&mut table, std::iter::once(name.clone()).chain(cells));
+        for figure in &self.figures {
+            let parts = [500, 0].map(|part| quantile(figure.rounds.clone(), part));
+            let [median, least] = parts.map(|value| figure.unit.text(value));
+            let to_be = figure.goal.text(figure.unit);
+            let verdict = figure.goal.verdict(parts[0]);
+            add_row(
+                &mut table,
+                [&*figure.name, &median, &least, &to_be, verdict],
+            );
         }
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         table
@@ -432,108 +408,64 @@ impl Report {
     }
 }
 
-fn add_block(table: &mut String, block: &Block, all: &[Series]) {
-    let answers = match block.answers {
-        Answers::Envoy => "Envoy answers itself",
-        Answers::Service => "a service behind Envoy",
+/// Adds the rows of a block: requests per second, their latencies, and the share of the reference's requests; then the CPU
+/// time of each process per request, and Redis's script calls per thousand requests.
+fn add_block(table: &mut String, block: &Block, rows: &[(&Row, &Series)]) {
+    let (answers, goal_of): (_, fn(&Row) -> u64) = match block.answers {
+        Answers::Envoy => ("Envoy answers itself", |row| row.goals[0]),
+        Answers::Service => ("a service behind Envoy", |row| row.goals[1]),
     };
     let (workers, connections) = (block.workers, block.connections);
     let title = format!("{answers}; workers: {workers}, connections: {connections}");
     add_row(table, [""]);
     add_row(table, [title]);
-    for (title, columns) in [("", &RATES), ("CPU per request", &CPU)] {
-        let names = columns.iter().map(|(name, _)| *name);
-        add_row(table, std::iter::once(title).chain(names));
-        for (row, own) in block.rows.iter().zip(all) {
-            let mut of = block.rows.iter().zip(all);
-            let of = of.find(|(of, _)| of.name == row.reference);
-            let compared = Compared {
-                own,
-                of: of.map_or(own, |(_, series)| series),
-                goal: match block.answers {
-                    Answers::Envoy => row.goals[0],
-                    Answers::Service => row.goals[1],
-                },
+    add_row(table, ",requests,p50,p99,ratio,spread,to be".split(','));
+    for (row, own) in rows {
+        let mut cells = vec![
+            row.name.clone(),
+            own.median(Unit::PerSecond, |run| run.sample.per_second),
+            own.median(Unit::Micros, |run| run.sample.p50_us),
+            own.median(Unit::Micros, |run| run.sample.p99_us),
+        ];
+        if !own.ratios.is_empty() {
+            let parts = [0, 500, 1000].map(|part| quantile(own.ratios.clone(), part));
+            let [least, ratio, most] = parts.map(|ratio| Unit::Thousandths.text(ratio));
+            let goal = match goal_of(row) {
+                0 => Goal::None,
+                least => Goal::AtLeast(least),
             };
-            let cells = columns.iter().map(|(_, text)| text(&compared));
-            add_row(table, std::iter::once(row.name.to_owned()).chain(cells));
+            let (to_be, verdict) = (goal.text(Unit::Thousandths), goal.verdict(parts[1]));
+            cells.extend([
+                ratio,
+                format!("{least}–{most}"),
+                format!("{to_be} {verdict}"),
+            ]);
         }
+        add_row(table, cells);
     }
-}
-
-/// A row, its reference, and the least ratio that it is to reach, in thousandths, or 0.
-struct Compared<'a> {
-    own: &'a Series,
-    of: &'a Series,
-    goal: u64,
-}
-
-type Column = (&'static str, fn(&Compared<'_>) -> String);
-
-/// Requests per second and their latencies, and the share of the reference's requests.
-const RATES: [Column; 6] = [
-    ("requests", |row| {
-        row.median(Unit::PerSecond, |run| run.sample.per_second)
-    }),
-    ("p50", |row| {
-        row.median(Unit::Micros, |run| run.sample.p50_us)
-    }),
-    ("p99", |row| {
-        row.median(Unit::Micros, |run| run.sample.p99_us)
-    }),
-    ("ratio", |row| row.ratio(500)),
-    ("spread", |row| match row.ratio(0) {
-        least if least.is_empty() => least,
-        least => format!("{least}–{}", row.ratio(1000)),
-    }),
-    ("to be", |row| match row.goal {
-        0 => String::new(),
-        goal => {
-            let goal = Goal::AtLeast(goal);
-            let verdict = goal.verdict(quantile(row.own.ratios(), 500));
-            format!("{} {verdict}", goal.text(Unit::Thousandths))
-        }
-    }),
-];
-
-/// The CPU time of each process per request, and Redis's script calls per thousand requests.
-const CPU: [Column; 6] = [
-    ("Envoy", |row| row.median(Unit::Nanos, |run| run.cpu_ns[0])),
-    ("limiters", |row| {
-        row.median(Unit::Nanos, |run| run.cpu_ns[1])
-    }),
-    ("Redis", |row| row.median(Unit::Nanos, |run| run.cpu_ns[2])),
-    ("ratio", |row| {
-        let ratio = (row.own.least_ns() * 1000).checked_div(row.of.least_ns());
-        Unit::Thousandths.text(ratio.unwrap_or(0))
-    }),
-    ("Envoy least", |row| Unit::Nanos.text(row.own.least_ns())),
-    ("calls/k", |row| {
-        row.median(Unit::Thousandths, |run| run.calls)
-    }),
-];
-
-impl Compared<'_> {
-    fn median(&self, unit: Unit, figure: fn(&Run) -> u64) -> String {
-        unit.text(quantile(self.own.runs.iter().map(figure).collect(), 500))
-    }
-
-    fn ratio(&self, per_mille: usize) -> String {
-        match self.own.ratios() {
-            none if none.is_empty() => String::new(),
-            ratios => Unit::Thousandths.text(quantile(ratios, per_mille)),
-        }
+    let titles = "CPU per request,Envoy,limiters,Redis,ratio,Envoy least,calls/k";
+    add_row(table, titles.split(','));
+    let reference_ns = rows
+        .first()
+        .map_or(0, |(_, reference)| reference.least_ns());
+    for (row, own) in rows {
+        let ratio = (own.least_ns() * 1000).checked_div(reference_ns);
+        let cells = [
+            row.name.clone(),
+            own.median(Unit::Nanos, |run| run.cpu_ns[0]),
+            own.median(Unit::Nanos, |run| run.cpu_ns[1]),
+            own.median(Unit::Nanos, |run| run.cpu_ns[2]),
+            Unit::Thousandths.text(ratio.unwrap_or(0)),
+            Unit::Nanos.text(own.least_ns()),
+            own.median(Unit::Thousandths, |run| run.calls),
+        ];
+        add_row(table, cells);
     }
 }
 
 impl Series {
-    /// The requests of a time as thousandths of the reference's, pair by pair.
-    fn ratios(&self) -> Vec<u64> {
-        let pairs = self.pairs.iter().filter_map(|pair| {
-            let [own, reference] = pair.map(|run| run.sample.per_second);
-            (own * 1000).checked_div(reference)
-        });
-        pairs.collect()
+    fn median(&self, unit: Unit, figure: fn(&Run) -> u64) -> String {
+        unit.text(quantile(self.runs.iter().map(figure).collect(), 500))
     }
 
     /// The least CPU time of Envoy.

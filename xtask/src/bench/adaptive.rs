@@ -13,12 +13,12 @@ use std::{
 };
 
 use anyhow::Result;
-use harness::{Bytes, Envoy, EnvoyConfig, Programs, Random, serve};
+use harness::{Bytes, Envoy, Programs, Random, serve};
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
-use serde_json::json;
 use tokio::{net::TcpListener, time::sleep};
 
+use super::setups::in_place_of_ours;
 use super::{Goal, Report, Unit};
 use crate::fleet::{Fleet, Loads, limits_are_known, lock, millis, quantile};
 
@@ -60,16 +60,7 @@ const START_S: u64 = 8;
 /// For so long limiters and Redis are away, from the start of their phase.
 const AWAY_S: u64 = 8;
 
-const LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: adaptive, match: {path: /adaptive}, algorithm: concurrency, limit: 20, deny_status: 503,
-     adaptive: {min: 5, max: 200, latency: 300ms}}
-  - {name: probe, match: {path: /probe}, rate: 1000000/s}
-  - {name: few, match: {path: /12}, algorithm: concurrency, limit: 12, deny_status: 503}
-  - {name: some, match: {path: /24}, algorithm: concurrency, limit: 24, deny_status: 503}
-  - {name: many, match: {path: /48}, algorithm: concurrency, limit: 48, deny_status: 503}
-";
+const LIMITS: &str = include_str!("adaptive.yaml");
 const OURS: &str = "/adaptive";
 const STATIC: [&str; 3] = ["/12", "/24", "/48"];
 /// The path of Envoy's own filter.
@@ -88,7 +79,7 @@ pub async fn adaptive(programs: &Programs, rounds: u64) -> Result<Report> {
         let envoy = fleet.envoy(fleet.config()?, upstream, 1).await?;
         limits_are_known(&envoy, "/probe").await?;
         ours.push(envoy);
-        let config = adaptive_concurrency(fleet.config()?)?;
+        let config = in_place_of_ours(fleet.config()?, "adaptive_concurrency")?;
         envoys.push(fleet.envoy(config, upstream, 1).await?);
     }
     let mut report = Report::default();
@@ -103,26 +94,6 @@ pub async fn adaptive(programs: &Programs, rounds: u64) -> Result<Report> {
         judge(&mut report, &runs);
     }
     Ok(report)
-}
-
-/// Puts Envoy's own filter in place of ours, as its documentation has it.
-fn adaptive_concurrency(config: EnvoyConfig) -> Result<EnvoyConfig> {
-    config.http_filters(|filters| {
-        if let Some(filter) = filters.first_mut() {
-            *filter = json!({
-                "name": "envoy.filters.http.adaptive_concurrency",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency",
-                    "gradient_controller_config": {
-                        "sample_aggregate_percentile": {"value": 90},
-                        "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
-                        "min_rtt_calc_params": {"jitter": {"value": 10}, "interval": "60s", "request_count": 50}
-                    },
-                    "enabled": {"default_value": true, "runtime_key": "bench.adaptive"}
-                }
-            });
-        }
-    })
 }
 
 // --- The service.
@@ -325,8 +296,7 @@ fn judge(report: &mut Report, runs: &[(&str, Played)]) {
                 _ => [Goal::None; 2],
             };
             if [OURS, ENVOYS].contains(path) {
-                let (name, of_best) = (format!("{of} of best"), goodput * 1000 / best.max(1));
-                report.judged(&name, Unit::Thousandths, good, of_best);
+                report.ratio(&format!("{of} of best"), good, goodput, best);
             }
             let p95 = quantile(played.took_ms(from, to), 950);
             report.judged(&format!("{of}, p95"), Unit::Millis, quick, p95);
@@ -337,10 +307,9 @@ fn judge(report: &mut Report, runs: &[(&str, Played)]) {
     for (what, from, to, within) in [("drop", 20, 80, 10), ("return", 80, 110, 15)] {
         let wanted = best(from + 10, to) * 9 / 10;
         for (path, played) in runs {
-            let goal = if *path == OURS {
-                Goal::AtMost(within)
-            } else {
-                Goal::None
+            let goal = match *path {
+                OURS => Goal::AtMost(within),
+                _ => Goal::None,
             };
             let name = format!("seconds to 0.9 after the {what}: {path}");
             let seconds = played.seconds_until(wanted, from, to);

@@ -10,19 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use harness::{Client, Limiter, Programs};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use policy::{Name, SlotId};
 use protocol::compact::{Batch, BatchCheck};
 use protocol::{CHECK_CBOR, LimitRequest, Slot, SlotAct, SlotOp};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncReader};
 use tokio::task::JoinSet;
 
-use super::setups::{LIMITS, USER_COUNT, since};
-use super::{Report, Unit};
+use super::setups::{Plan, USER_COUNT, since};
+use super::{Goal, Report, Unit};
 use crate::calls::{self, field, grpc, name};
 use crate::command;
 use crate::fleet::{Fleet, micros, millis, quantile};
@@ -132,21 +127,17 @@ pub async fn each(
     at_once: u64,
     call: impl Fn(u64) -> Result<Option<Call>> + Copy + Send + 'static,
 ) -> Result<Vec<u64>> {
-    let (mut callers, url) = (JoinSet::new(), limiter.url());
-    let address = url.strip_prefix("http://").context("a URL of a limiter")?;
+    let mut callers = JoinSet::new();
     for connection in 0..connections {
-        let stream = tokio::net::TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, driver) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        tokio::spawn(driver);
+        let client = Client::http2();
         for caller in 0..at_once {
-            let (mut sender, url) = (sender.clone(), url.clone());
+            let (client, url) = (client.clone(), limiter.url());
             callers.spawn(async move {
                 let mut took_us = Vec::new();
                 for made in 0.. {
                     let nth = connection * at_once + caller + made * connections * at_once;
                     let Some(call) = call(nth)? else { break };
-                    took_us.push(send(&mut sender, &url, call).await?);
+                    took_us.push(send(&client, &url, call).await?);
                 }
                 Ok::<_, anyhow::Error>(took_us)
             });
@@ -159,25 +150,16 @@ pub async fn each(
     Ok(all)
 }
 
-async fn send(sender: &mut SendRequest<Full<Bytes>>, url: &str, call: Call) -> Result<u64> {
+async fn send(client: &Client, url: &str, call: Call) -> Result<u64> {
     let Call(path, content_type, body) = call;
-    let request = Request::post(format!("{url}{path}"))
-        .header("content-type", content_type)
-        .header("te", "trailers")
-        .body(Full::from(body))?;
-    let started = Instant::now();
-    sender.ready().await?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let answer = response.into_body().collect().await?;
-    let took_us = micros(started.elapsed());
-    ensure!(status == StatusCode::OK, "a call is answered {status}");
-    let trailer = answer.trailers().and_then(|all| all.get("grpc-status"));
-    let well = trailer.is_none_or(|status| status == "0");
-    ensure!(well, "a call ends with status {trailer:?}");
+    let request = client.post(&format!("{url}{path}"), body);
+    let request = request.header("content-type", content_type);
+    let reply = request.header("te", "trailers").send().await?;
+    let status = reply.status;
+    ensure!(status == 200, "a call is answered {status}");
     // An error of gRPC has no message, whose head is five bytes.
-    ensure!(answer.to_bytes().len() > 5, "a call is answered nothing");
-    Ok(took_us)
+    ensure!(reply.body.len() > 5, "a call is answered nothing");
+    Ok(micros(reply.took))
 }
 
 /// Calls that a connection sends at once.
@@ -208,7 +190,7 @@ impl ScriptCall {
             let read = monitor.read_line(&mut line)?;
             ensure!(read > 0, "Redis ended the conversation");
         }
-        let words = words(&line);
+        let words = words(&line)?;
         let mut call = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             call.extend(format!("${}\r\n", word.len()).into_bytes());
@@ -270,46 +252,18 @@ pub fn ping_us(redis_port: u16) -> Result<u64> {
     Ok(quantile(took_us, 500))
 }
 
-/// The quoted words of a line of MONITOR, without what escapes their bytes.
-fn words(line: &str) -> Vec<Vec<u8>> {
-    let (mut words, mut quoted) = (Vec::new(), false);
-    let mut bytes = line.bytes();
-    while let Some(byte) = bytes.next() {
-        let byte = match byte {
-            b'"' => {
-                quoted = !quoted;
-                words.extend(quoted.then(Vec::new));
-                continue;
-            }
-            b'\\' => match bytes.next().unwrap_or(0) {
-                b'x' => {
-                    let digits: String = bytes.by_ref().take(2).map(char::from).collect();
-                    u8::from_str_radix(&digits, 16).unwrap_or_default()
-                }
-                b'n' => b'\n',
-                b'r' => b'\r',
-                b't' => b'\t',
-                b'a' => 7,
-                b'b' => 8,
-                other => other,
-            },
-            byte => byte,
-        };
-        if let (true, Some(word)) = (quoted, words.last_mut()) {
-            word.push(byte);
-        }
-    }
-    words
+/// The quoted words of a line of MONITOR. YAML has its escapes, too, of which one stands for a byte.
+fn words(line: &str) -> Result<Vec<Vec<u8>>> {
+    let (_, quoted) = line.trim_end().split_once("] ").context("no words")?;
+    let list = format!("[{}]", quoted.replace("\" \"", "\", \""));
+    let words: Vec<String> = serde_saphyr::from_str(&list)?;
+    let bytes = |word: &String| word.chars().map(u8::try_from).collect();
+    Ok(words.iter().map(bytes).collect::<Result<_, _>>()?)
 }
 
 // ---- What does not depend on a load
 
-const SLOT_LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: plain, match: {path: /plain}, per: [user], rate: 1000000/1s}
-  - {name: in-flight, match: {path: /stream}, per: [user], algorithm: concurrency, limit: 100000, slot_ttl: 10m}
-";
+const SLOT_LIMITS: &str = include_str!("slots.yaml");
 const TTL_MS: u64 = 600_000;
 /// Checks of a round, and of a batch.
 const CHECKS: u64 = 1000;
@@ -341,8 +295,8 @@ pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
                 report.figure(&of("plain check"), Unit::Nanos, plain);
                 report.figure(&of("take a slot"), Unit::Nanos, take);
                 report.figure(&of("free a slot"), Unit::Nanos, free);
-                let share = (take + free) * 1000 / plain.max(1);
-                report.figure(&of("take and free, of plain"), Unit::Thousandths, share);
+                let name = of("take and free, of plain");
+                report.ratio(&name, Goal::None, take + free, plain);
             }
         }
     }
@@ -421,10 +375,11 @@ const SHAPES: [(&str, u64, u64); 3] = [
 /// valgrind's callgrind, which counts those of the process but not those of the kernel.
 pub async fn instructions(programs: &Programs) -> Result<Report> {
     let mut report = Report::default();
-    let Some(valgrind) = on_path("valgrind") else {
+    if on_path("valgrind").is_none() {
         println!("instructions: not counted: no valgrind on PATH");
         return Ok(report);
-    };
+    }
+    let Plan { limits, .. } = Plan::named("filters")?;
     for server in ["limiter", "Redis"] {
         let (mut programs, dir) = (programs.clone(), tempfile::tempdir()?);
         let program = match server {
@@ -434,15 +389,14 @@ pub async fn instructions(programs: &Programs) -> Result<Report> {
         // A script that runs it under callgrind.
         let script = dir.path().join("counted");
         let text = format!(
-            "#!/bin/sh\nexec '{}' --tool=callgrind --trace-children=yes --instr-atstart=no \
+            "#!/bin/sh\nexec valgrind --tool=callgrind --trace-children=yes --instr-atstart=no \
              '--callgrind-out-file={}' '{}' \"$@\"\n",
-            valgrind.display(),
             dir.path().join("counts").display(),
             program.display()
         );
         write_executable(&script, &text)?;
         *program = script;
-        let fleet = Fleet::start(&programs, LIMITS, 1).await?;
+        let fleet = Fleet::start(&programs, &limits, 1).await?;
         let process = match server {
             "limiter" => fleet.limiter()?.process(),
             _ => fleet.redis()?.process(),
@@ -482,7 +436,8 @@ const MODULE_ROUNDS: u64 = 200;
 /// That resolves one per cent, also on a busy machine. In Envoy the same code takes two to three times as
 /// long, because Envoy's own code evicts it from the caches in between.
 pub async fn module(programs: &Programs, node: &Path, others: &[PathBuf]) -> Result<()> {
-    let fleet = Fleet::start(programs, LIMITS, 1).await?;
+    let Plan { limits, .. } = Plan::named("filters")?;
+    let fleet = Fleet::start(programs, &limits, 1).await?;
     let [port, ..] = fleet.ports.limiters;
     // Envoy, too, compiles with all optimisations from the start.
     let status = tokio::process::Command::new(node)
@@ -506,6 +461,6 @@ mod tests {
     fn words_are_what_was_sent() {
         let line = r#"+1.5 [0 127.0.0.1:1] "EVALSHA" "a\"b\\" "" "\x00\xf0?\n\a""#;
         let sent: [&[u8]; 4] = [b"EVALSHA", b"a\"b\\", b"", b"\x00\xf0?\n\x07"];
-        assert_eq!(words(line), sent);
+        assert_eq!(words(line).unwrap(), sent);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::direct::{self, batch, checking, measure};
 use super::setups::{Wrk, answered_by_envoy};
 use super::{Goal, Report, Unit};
-use crate::fleet::{Fleet, decisions, limits_are_known, millis, quantile};
+use crate::fleet::{Fleet, decisions, limits_are_known, millis, quantile, shows};
 use crate::ui::Ui;
 
 /// Limits of a large domain.
@@ -71,21 +71,16 @@ const EDITS_OF_ONE: [Edit; 2] = [
     ),
 ];
 
-/// The `match` of a limit of this number.
-type Pattern = fn(u32) -> String;
-
-/// The limits that do not apply to a check, by the kind of their patterns: the `match` of the n-th.
-const KINDS: [(&str, Pattern); 8] = [
-    ("exact paths", |n| format!("{{path: /t{n}}}")),
-    ("/t/**", |n| format!("{{path: /t{n}/**}}")),
-    ("/**/t", |n| format!("{{path: \"/**/t{n}\"}}")),
-    ("/**/t/**", |n| format!("{{path: \"/**/t{n}/**\"}}")),
-    ("/a-t*", |n| format!("{{path: \"/a-t{n}*\"}}")),
-    ("re:", |n| format!("{{path: \"re:/.*-t{n}x[0-9]+\"}}")),
-    ("re:.*t", |n| format!("{{path: \"re:.*(x|yz)-t{n}\"}}")),
-    ("negations", |n| {
-        format!("{{path: [/t{n}/**, \"!/t{n}/a/**\"]}}")
-    }),
+/// The limits that do not apply to a check, by the kind of their patterns: the path of the N-th.
+const KINDS: [(&str, &str); 8] = [
+    ("exact paths", "/tN"),
+    ("/t/**", "/tN/**"),
+    ("/**/t", "\"/**/tN\""),
+    ("/**/t/**", "\"/**/tN/**\""),
+    ("/a-t*", "\"/a-tN*\""),
+    ("re:", "\"re:/.*-tNx[0-9]+\""),
+    ("re:.*t", "\"re:.*(x|yz)-tN\""),
+    ("negations", "[/tN/**, \"!/tN/a/**\"]"),
 ];
 
 /// A limit that applies to the checks of [`direct::batched`].
@@ -106,7 +101,8 @@ pub async fn scale(
         }
         begins
     };
-    let domains = [
+    let few: &[Edit] = &[SET];
+    for (name, limits, edits) in [
         (format!("{LIMITS} limits"), plain(LIMITS), &EDITS[..]),
         (format!("{MORE_LIMITS} limits"), plain(MORE_LIMITS), &EDITS),
         (
@@ -114,13 +110,8 @@ pub async fn scale(
             overridden(),
             &EDITS_OF_ONE,
         ),
-        (
-            format!("{MOST} limits of 8 MiB at proxies"),
-            large(),
-            &[SET],
-        ),
-    ];
-    for (name, limits, edits) in domains {
+        (format!("{MOST} limits of 8 MiB at proxies"), large(), few),
+    ] {
         if begins(&format!("Edits of {name}")) {
             edited(programs, (&name, &limits, edits), rounds, &mut report).await?;
         }
@@ -137,28 +128,37 @@ pub async fn scale(
     Ok(report)
 }
 
+/// So many of these, in each of which `N` stands for its number.
+fn numbered(count: u32, template: &str) -> String {
+    (0..count)
+        .map(|n| template.replace('N', &n.to_string()))
+        .collect()
+}
+
+/// So many limits of these paths.
+fn limits_of(count: u32, path: &str) -> String {
+    let limit = format!("  - {{name: lN, match: {{path: {path}}}, per: [user], rate: 10/s}}\n");
+    numbered(count, &limit)
+}
+
 fn plain(count: u32) -> String {
-    let limit =
-        |n| format!("  - {{name: l{n}, match: {{path: /t{n}/**}}, per: [user], rate: 10/s}}\n");
-    (0..count).map(limit).collect()
+    limits_of(count, "/tN/**")
 }
 
 fn overridden() -> String {
-    let own = |n| format!("      - {{values: {{user: u{n}}}, rate: 3/s}}\n");
-    let overrides: String = (0..OVERRIDES).map(own).collect();
+    let overrides = numbered(OVERRIDES, "      - {values: {user: uN}, rate: 3/s}\n");
     format!("  - name: l7\n    per: [user]\n    rate: 10/s\n    overrides:\n{overrides}")
 }
 
 /// Proxies do not get descriptions, and at most 8 MiB of the rest: some 800 bytes of each limit.
 fn large() -> String {
-    let path = |n| format!(", /a-path-of-some-forty-characters/{n:06}/**");
-    let paths: String = (0..10).map(path).collect();
+    let paths = numbered(10, ", /a-path-of-some-forty-characters/00000N/**");
     let description = "what this limit is for. ".repeat(40);
-    let limit = |n| {
-        let own = format!("description: \"{description}\", match: {{path: [/t{n}/**{paths}]}}");
-        format!("  - {{name: l{n}, {own}, per: [user], rate: 10/s}}\n")
-    };
-    (0..MOST).map(limit).collect()
+    let own = format!("description: \"{description}\", match: {{path: [/tN/**{paths}]}}");
+    numbered(
+        MOST,
+        &format!("  - {{name: lN, {own}, per: [user], rate: 10/s}}\n"),
+    )
 }
 
 /// How long each edit takes until it is in force, and what a proxy is sent of it.
@@ -189,12 +189,8 @@ async fn edited(
         }
         let url = format!("{}/metrics", domain.0.limiter()?.admin_url());
         let page = Client::new().get(&url).send().await?.body.len();
-        report.judged(
-            &of("/metrics"),
-            Unit::Bytes,
-            PAGE_GOAL,
-            u64::try_from(page)?,
-        );
+        let page = u64::try_from(page)?;
+        report.judged(&of("/metrics"), Unit::Bytes, PAGE_GOAL, page);
     }
     Ok(())
 }
@@ -202,25 +198,19 @@ async fn edited(
 /// The limiter's CPU time of a check, and Envoy's of a request, with limits that do not apply to it.
 async fn matching(programs: &Programs, rounds: u64, wrk: &Wrk, report: &mut Report) -> Result<()> {
     let one = Domain::start(programs, APPLIES).await?;
-    for (kind, pattern) in KINDS {
-        let limit = |n| {
-            let pattern = pattern(n);
-            format!("  - {{name: l{n}, match: {pattern}, per: [user], rate: 10/s}}\n")
-        };
-        let limits = |count| (0..count).map(limit).collect::<String>() + APPLIES;
+    for (kind, path) in KINDS {
+        let limits = |count| limits_of(count, path) + APPLIES;
         let few = Domain::start(programs, &limits(FEW_LIMITS)).await?;
         let many = Domain::start(programs, &limits(LIMITS)).await?;
         let [small, large] = [few.envoy(1).await?, many.envoy(1).await?];
         for _ in 0..rounds {
             let [of_one, of_many] = [one.check_ns(wrk).await?, many.check_ns(wrk).await?];
             let name = format!("check, {LIMITS} limits with {kind}, of one limit");
-            let ratio = of_many * 1000 / of_one.max(1);
-            report.judged(&name, Unit::Thousandths, MATCHING_GOAL, ratio);
+            report.ratio(&name, MATCHING_GOAL, of_many, of_one);
             let of_few = request_ns(&small, wrk).await?;
             let of_many = request_ns(&large, wrk).await?;
             let name = format!("request, {LIMITS} limits with {kind}, of {FEW_LIMITS}");
-            let ratio = of_many * 1000 / of_few.max(1);
-            report.judged(&name, Unit::Thousandths, ENVOY_GOAL, ratio);
+            report.ratio(&name, ENVOY_GOAL, of_many, of_few);
         }
     }
     Ok(())
@@ -275,8 +265,7 @@ async fn proxies(programs: &Programs, rounds: u64, wrk: &Wrk, report: &mut Repor
         let of = |what: &str| format!("Envoy, {LIMITS} limits, an edit a second: {what}");
         report.figure(&of("p99 without edits"), Unit::Micros, quiet.p99_us);
         report.figure(&of("p99"), Unit::Micros, edited.p99_us);
-        let ratio = edited.p99_us * 1000 / quiet.p99_us.max(1);
-        report.judged(&of("p99, of none"), Unit::Thousandths, P99_GOAL, ratio);
+        report.ratio(&of("p99, of none"), P99_GOAL, edited.p99_us, quiet.p99_us);
         let name = of("decided by local, without edits");
         report.figure(&name, Unit::Count, middle - start);
         let name = of("decided by local");
@@ -304,20 +293,13 @@ async fn without_load(
         domain.edit("set-limit probe --rate N/s", units).await?;
         // No connection finds a worker that does not have it.
         for connection in &connections {
-            until("a worker has the edit", PATIENCE, async || {
-                let reply = connection.send().await.ok()?;
-                let policy = reply.header("ratelimit-policy")?;
-                policy.contains(&quota).then_some(())
-            })
-            .await?;
+            shows(connection, "ratelimit-policy", &quota, PATIENCE).await?;
         }
-        let name = of("set-limit, in force at all workers");
-        report.judged(
-            &name,
-            Unit::Millis,
-            IN_FORCE_GOAL,
+        let (name, took) = (
+            of("set-limit, in force at all workers"),
             millis(started.elapsed()),
         );
+        report.judged(&name, Unit::Millis, IN_FORCE_GOAL, took);
     }
     let mut cpu_us = [0; 2];
     for (edits, cpu_us) in [0, EDITED].into_iter().zip(&mut cpu_us) {

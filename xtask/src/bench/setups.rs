@@ -3,12 +3,13 @@
 //! All Envoys are up for the whole run and idle except the one under load.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use harness::{Envoy, EnvoyConfig, Ports, Programs};
+use serde::Deserialize;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -17,10 +18,12 @@ use Filter::{
     Headers, Lean, Local, Module, ModuleStreams, NoRateLimit, Ours, RateLimit, Sdk, Silent, Streams,
 };
 
+use crate::command::row;
 use crate::fleet::{Fleet, limits_are_known, text};
 
 /// What an Envoy does with a request before it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Filter {
     None,
     /// Entered once per request; does nothing.
@@ -55,130 +58,68 @@ pub enum Answers {
     Service,
 }
 
-/// One load, and the one that it is compared with.
-#[derive(Clone, Copy)]
+/// One load, as setups.yaml has it.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Row {
-    pub name: &'static str,
+    pub name: String,
     filter: Filter,
-    path: &'static str,
-    /// The expected response.
-    status: u16,
-    /// Whether a limiter must check each request; `None`: either.
+    path: String,
+    #[serde(default)]
+    denied: bool,
     pub checked: Option<bool>,
-    /// The row of the same block that it is loaded beside; its own name, if it is only a reference.
-    pub reference: &'static str,
-    /// The least that it must reach of its reference's requests, in thousandths: where Envoy answers
-    /// itself, and before a service.
+    #[serde(default)]
     pub goals: [u64; 2],
 }
 
-const fn row(name: &'static str, filter: Filter, path: &'static str, of: &'static str) -> Row {
-    Row {
-        name,
-        filter,
-        path,
-        status: 200,
-        checked: None,
-        reference: of,
-        goals: [0, 0],
-    }
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Load {
+    workers: Vec<u32>,
+    connections: Vec<u64>,
+    rows: Vec<Row>,
 }
 
-impl Row {
-    const fn checked(mut self, checked: Option<bool>, goals: [u64; 2]) -> Self {
-        (self.checked, self.goals) = (checked, goals);
-        self
-    }
-
-    const fn status(mut self, status: u16) -> Self {
-        self.status = status;
-        self
-    }
+/// What is compared, and under which limits.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub limits: String,
+    loads: Vec<Load>,
 }
 
-/// Rows that are loaded in turn, each directly before or after its reference.
-#[derive(Clone, Copy)]
+/// A load with all that its rows have in common.
+#[derive(Clone)]
 pub struct Block {
     pub answers: Answers,
     pub workers: u32,
     pub connections: u64,
-    pub rows: &'static [Row],
+    /// The first one is the reference of the others.
+    pub rows: Vec<Row>,
 }
 
-/// Limits of [`FILTERS`]: one that is never reached, one that always is, and a leased one.
-pub const LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: roomy, match: {path: /strict}, per: [user], rate: 1000000/1s}
-  - {name: spent, match: {path: /denied}, per: [user], rate: 1/1h}
-  - {name: busy, match: {path: /leased}, rate: 1000000/1s, lease: {ttl: 100ms}}
-";
-const NOOP: &str = "no-op filter";
-const CHECKED: Row = row("every request checked", Ours, "/strict", NOOP);
-const STREAMED: Row = row("checked by a stream", Streams, "/strict", NOOP);
-const DENIED: Row = row("denied from the cache", Ours, "/denied", NOOP);
-const LEASED: Row = row("leased", Ours, "/leased", NOOP);
+impl Plan {
+    pub fn named(name: &str) -> Result<Self> {
+        row(include_str!("setups.yaml"), name)
+    }
 
-/// The filter's cost.
-pub const FILTERS: [Row; 14] = [
-    row(NOOP, Lean, "/strict", NOOP),
-    row("no filter", Filter::None, "/strict", NOOP),
-    row("no-op by the SDK", Sdk, "/strict", NOOP),
-    row("headers alone", Headers, "/strict", NOOP),
-    CHECKED.checked(Some(true), [500, 650]),
-    STREAMED.checked(Some(true), [500, 650]),
-    DENIED.checked(Some(false), [0, 1500]).status(429),
-    LEASED.checked(Some(false), [800, 900]),
-    row("local rate limit", Local, "/leased", NOOP),
-    row("module, checked", Module, "/strict", NOOP).checked(Some(true), [0, 0]),
-    row("module, by a stream", ModuleStreams, "/strict", NOOP).checked(Some(true), [0, 0]),
-    row("module, denied", Module, "/denied", NOOP)
-        .checked(Some(false), [0, 0])
-        .status(429),
-    row("module, leased", Module, "/leased", NOOP).checked(Some(false), [0, 0]),
-    row("module, no limit applies", Module, "/", NOOP),
-];
-
-/// Requests that are sent one at a time.
-pub const LONE: [Row; 3] = [
-    row(NOOP, Lean, "/strict", NOOP),
-    CHECKED.checked(Some(true), [0, 0]),
-    STREAMED.checked(Some(true), [0, 0]),
-];
-
-/// Limits of [`LEASES`]: one busy bucket, leased and not, and a bucket for each of a thousand users.
-pub const LEASE_LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: leased, match: {path: /leased}, rate: 1000000/1s, lease: {ttl: 100ms}}
-  - {name: users, match: {path: /users}, per: [user], rate: 1000000/1s, lease: {ttl: 100ms}}
-  - {name: checked, match: {path: /checked}, rate: 1000000/1s}
-";
-
-/// What leases save.
-pub const LEASES: [Row; 6] = [
-    row(NOOP, Lean, "/leased", NOOP),
-    row("headers alone", Headers, "/leased", NOOP),
-    row("every request checked", Ours, "/checked", NOOP),
-    row("leased, one bucket", Ours, "/leased", NOOP),
-    row("leased, no headers", Silent, "/leased", NOOP),
-    row("leased, 1000 buckets", Ours, "/users", NOOP),
-];
-
-/// Limits of [`RATE_LIMIT_SERVICE`], and of calls of the service.
-pub const SERVICE_LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: users, descriptor: [user], algorithm: fixed_window, rate: 1000000/1s}
-  - {name: checked, match: {path: /check}, per: [user], algorithm: fixed_window, rate: 1000000/1s}
-";
-const WITHOUT: &str = "without the filter";
-
-/// Envoy's own filter. The goals are what a fixed-window gRPC service on Redis keeps up with, times 1.2.
-pub const RATE_LIMIT_SERVICE: [Row; 2] = [
-    row(WITHOUT, NoRateLimit, "/", WITHOUT),
-    row("rate limit filter", RateLimit, "/", WITHOUT).checked(None, [140, 280]),
-];
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for load in &self.loads {
+            for answers in [Answers::Envoy, Answers::Service] {
+                for &workers in &load.workers {
+                    blocks.extend(load.connections.iter().map(|&connections| Block {
+                        answers,
+                        workers,
+                        connections,
+                        rows: load.rows.clone(),
+                    }));
+                }
+            }
+        }
+        blocks
+    }
+}
 
 /// The wasm filters that decide nothing, and ours as a dynamic module.
 pub struct Noops {
@@ -212,7 +153,7 @@ impl Stage {
         let service = fleet.envoy(service, fleet.ports.upstream, workers).await?;
         let mut envoys = BTreeMap::new();
         for block in blocks {
-            for row in block.rows {
+            for row in &block.rows {
                 let variant = (row.filter, block.answers, block.workers);
                 if envoys.contains_key(&variant) {
                     continue;
@@ -222,7 +163,7 @@ impl Stage {
                 // An Envoy without response headers does not show that it is ready; the warm-up gives it
                 // time.
                 if matches!(row.filter, Ours | Streams | Module | ModuleStreams) {
-                    limits_are_known(&envoy, row.path).await?;
+                    limits_are_known(&envoy, &row.path).await?;
                 }
                 envoys.insert(variant, envoy);
             }
@@ -243,10 +184,10 @@ impl Stage {
     pub async fn run(&self, wrk: &Wrk, block: &Block, row: &Row) -> Result<Run> {
         let envoy = self.envoy(block, row)?;
         let before = self.used(envoy).await?;
-        let url = envoy.url(row.path);
-        let loaded = wrk.users(&url, block.connections, wrk.lasts);
-        let sample = loaded.await?.sample(row.status >= 400);
-        let sample = sample.with_context(|| format!("load `{}`", row.name))?;
+        let url = envoy.url(&row.path);
+        let sample = wrk.users(&url, block.connections, wrk.lasts).await?;
+        let sample = { sample.whose_errors_are(row.denied) }
+            .with_context(|| format!("load `{}`", row.name))?;
         let [envoy, limiters, redis, checks, calls] = since(self.used(envoy).await?, before);
         let requests = sample.requests.max(1);
         match row.checked {
@@ -272,8 +213,8 @@ impl Stage {
     /// Loads each row for a second without measuring: pools fill, code is compiled.
     pub async fn warm_up(&self, wrk: &Wrk, blocks: &[Block]) -> Result<()> {
         for block in blocks {
-            for row in block.rows {
-                let url = self.envoy(block, row)?.url(row.path);
+            for row in &block.rows {
+                let url = self.envoy(block, row)?.url(&row.path);
                 let lasts = Duration::from_secs(1);
                 wrk.users(&url, block.connections, lasts).await?;
             }
@@ -295,6 +236,9 @@ impl Stage {
         Ok([envoy, limiters, redis, checks.iter().sum(), calls])
     }
 }
+
+/// The users that requests come from.
+pub const USER_COUNT: u64 = 1000;
 
 /// What counters have counted between two readings.
 pub fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
@@ -331,7 +275,7 @@ fn config(fleet: &Fleet, noops: &Noops, filter: Filter, answers: Answers) -> Res
         Streams => ours()?.check_streams()?,
         Module => ours()?.module(&noops.module)?,
         ModuleStreams => ours()?.check_streams()?.module(&noops.module)?,
-        Local => local_rate_limit(shipped()?)?,
+        Local => in_place_of_ours(shipped()?, "local_ratelimit")?,
         Silent => ours()?.filter_config(|config| config["headers"] = json!([]))?,
         RateLimit | NoRateLimit => {
             EnvoyConfig::rate_limit_service(&fleet.programs.root, &Ports::SHIPPED)?
@@ -346,78 +290,24 @@ fn config(fleet: &Fleet, noops: &Noops, filter: Filter, answers: Answers) -> Res
     Ok(config)
 }
 
-/// Puts Envoy's own local rate limit in place of the filter, with its three headers; the filter writes five.
-fn local_rate_limit(config: EnvoyConfig) -> Result<EnvoyConfig> {
-    let always = json!({"default_value": {"numerator": 100}, "runtime_key": "bench.local"});
-    config.http_filters(|filters| {
-        if let Some(filter) = filters.first_mut() {
-            filter["typed_config"] = json!({
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
-                "stat_prefix": "local",
-                "token_bucket": {"max_tokens": 100_000_000, "tokens_per_fill": 100_000_000, "fill_interval": "1s"},
-                "filter_enabled": always,
-                "filter_enforced": always,
-                "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
-            });
-        }
-    })
+const FILTERS: &str = include_str!("filters.yaml");
+
+/// Puts one of Envoy's own filters in place of ours.
+pub fn in_place_of_ours(config: EnvoyConfig, filter: &str) -> Result<EnvoyConfig> {
+    let filter = row(FILTERS, filter)?;
+    without_filter(config)?.http_filters(|filters| filters.insert(0, filter))
 }
 
 /// Adds a filter that answers in place of the service, after the first filter.
 pub fn answered_by_envoy(config: EnvoyConfig) -> Result<EnvoyConfig> {
-    config.http_filters(|filters| {
-        let answer = json!({
-            "name": "answer",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
-                "abort": {"http_status": 200, "percentage": {"numerator": 100}}
-            }
-        });
-        filters.insert(1, answer);
-    })
+    let answer = row(FILTERS, "fault")?;
+    config.http_filters(|filters| filters.insert(1, answer))
 }
-
-/// The users that requests come from.
-pub const USER_COUNT: u64 = 1000;
-
-/// Requests come from this many users in turn, so that no single bucket and no
-/// single cache line makes the figures.
-const USERS: &str = r#"
-local users, next_user = {}, 0
-init = function(args)
-  for n = 1, tonumber(args[1]) do
-    users[n] = wrk.format("GET", nil, {["x-user-id"] = "user-" .. n})
-  end
-end
-request = function()
-  next_user = next_user % #users + 1
-  return users[next_user]
-end
-"#;
-
-/// One body, from a file, over and over: `wrk -s SCRIPT URL -- FILE TYPE`.
-const BODY: &str = r#"
-local whole
-init = function(args)
-  local file = io.open(args[1], "rb")
-  whole = wrk.format("POST", nil, {["content-type"] = args[2]}, file:read("*a"))
-end
-request = function() return whole end
-"#;
-
-/// The end of both scripts.
-const DONE: &str = r#"
-done = function(summary, latency, requests)
-  local errors = summary.errors
-  print(string.format("figures %d %d %d %d %d %d", summary.requests, summary.duration,
-    latency:percentile(50), latency:percentile(99), errors.status,
-    errors.connect + errors.read + errors.write + errors.timeout))
-end
-"#;
 
 /// The load generator.
 pub struct Wrk {
     program: PathBuf,
+    script: PathBuf,
     dir: TempDir,
     pub lasts: Duration,
 }
@@ -431,29 +321,30 @@ pub struct Sample {
     pub p50_us: u64,
     /// 99 of 100 answers came within this many microseconds.
     pub p99_us: u64,
+    /// Answers of an error status.
+    refused: u64,
+    failed: u64,
 }
 
 impl Wrk {
-    pub fn new(program: PathBuf, seconds: u64) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        std::fs::write(dir.path().join("users.lua"), format!("{USERS}{DONE}"))?;
-        std::fs::write(dir.path().join("body.lua"), format!("{BODY}{DONE}"))?;
-        let lasts = Duration::from_secs(seconds);
+    pub fn new(program: PathBuf, root: &Path, seconds: u64) -> Result<Self> {
         Ok(Self {
             program,
-            dir,
-            lasts,
+            script: root.join("xtask/src/bench/wrk.lua"),
+            dir: tempfile::tempdir()?,
+            lasts: Duration::from_secs(seconds),
         })
     }
 
-    async fn users(&self, url: &str, connections: u64, lasts: Duration) -> Result<Figures> {
-        let arguments = [url, "--", &USER_COUNT.to_string()];
-        self.load("users.lua", connections, lasts, &arguments).await
+    async fn users(&self, url: &str, connections: u64, lasts: Duration) -> Result<Sample> {
+        let users = USER_COUNT.to_string();
+        self.load(connections, lasts, &[url, "--", &users]).await
     }
 
     /// Loads a URL over some connections for a while.
     pub async fn sample(&self, url: &str, connections: u64, lasts: Duration) -> Result<Sample> {
-        self.users(url, connections, lasts).await?.sample(false)
+        let sample = self.users(url, connections, lasts).await?;
+        sample.whose_errors_are(false)
     }
 
     /// Posts one body over and over, on few connections.
@@ -461,22 +352,16 @@ impl Wrk {
         let file = self.dir.path().join("body");
         std::fs::write(&file, body)?;
         let arguments = [url, "--", text(&file)?, content_type];
-        let figures = self.load("body.lua", 8, self.lasts, &arguments).await?;
-        figures.sample(false)
+        let sample = self.load(8, self.lasts, &arguments).await?;
+        sample.whose_errors_are(false)
     }
 
-    async fn load(
-        &self,
-        script: &str,
-        connections: u64,
-        lasts: Duration,
-        arguments: &[&str],
-    ) -> Result<Figures> {
+    async fn load(&self, connections: u64, lasts: Duration, arguments: &[&str]) -> Result<Sample> {
         let output = Command::new(&self.program)
             .args(["--threads", "1", "--timeout", "2s"])
             .args(["--connections", &connections.to_string()])
             .args(["--duration", &format!("{}s", lasts.as_secs()), "--script"])
-            .arg(self.dir.path().join(script))
+            .arg(&self.script)
             .args(arguments)
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -484,42 +369,42 @@ impl Wrk {
             .await
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Figures::read(&text).with_context(|| {
+        Sample::read(&text).with_context(|| {
             let errors = String::from_utf8_lossy(&output.stderr);
             format!("wrk measured nothing: {text}{errors}")
         })
     }
 }
 
-/// What the script reports at the end: requests, microseconds, p50, p99, answers of an error status,
-/// failures.
-struct Figures([u64; 6]);
-
-impl Figures {
+impl Sample {
+    /// What the script reports at the end.
     fn read(text: &str) -> Option<Self> {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("figures "))?;
+        let line = { text.lines() }.find_map(|line| line.strip_prefix("figures "))?;
         let numbers = line.split(' ').map_while(|number| number.parse().ok());
-        Some(Self(numbers.collect::<Vec<u64>>().try_into().ok()?))
+        let [requests, micros, p50_us, p99_us, refused, failed] = *numbers.collect::<Vec<u64>>()
+        else {
+            return None;
+        };
+        Some(Self {
+            requests,
+            per_second: requests.saturating_mul(1_000_000).checked_div(micros)?,
+            p50_us,
+            p99_us,
+            refused,
+            failed,
+        })
     }
 
     /// Fails unless all but one in a thousand answers were refusals, or none; otherwise the figures are
     /// invalid.
-    fn sample(self, refusals: bool) -> Result<Sample> {
-        let Self([requests, micros, p50_us, p99_us, refused, failed]) = self;
-        let expected = if refusals { requests } else { 0 };
+    fn whose_errors_are(self, expected: bool) -> Result<Self> {
+        let (requests, refused, failed) = (self.requests, self.refused, self.failed);
+        let expected = if expected { requests } else { 0 };
         let tolerated = requests / 1000;
         ensure!(
             refused.abs_diff(expected) <= tolerated && failed <= tolerated,
             "of {requests} answers {refused} had an error status ({expected} expected), {failed} failed"
         );
-        let per_second = requests.saturating_mul(1_000_000).checked_div(micros);
-        Ok(Sample {
-            requests,
-            per_second: per_second.context("no time passed")?,
-            p50_us,
-            p99_us,
-        })
+        Ok(self)
     }
 }
