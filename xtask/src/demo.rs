@@ -71,11 +71,10 @@ const PORTS: DemoPorts = [10000, 9901, 8090, 8091, 8092, 8093, 8080, 6390];
 /// The documented ports, or eight in a row. Fails if any is in use, and names all of them.
 fn free_ports(base: Option<u16>) -> Result<DemoPorts> {
     let mut ports = PORTS;
-    for (port, chosen) in ports
-        .iter_mut()
-        .zip(base.into_iter().flat_map(|base| base..))
-    {
-        *port = chosen;
+    if let Some(base) = base {
+        for (port, chosen) in ports.iter_mut().zip(base..) {
+            *port = chosen;
+        }
     }
     let taken = { ports.iter() }
         .filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, **port)).is_err())

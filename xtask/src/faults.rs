@@ -322,21 +322,16 @@ impl Stage {
         let Store::Sentinel(sentinel) = &mut self.fleet.store else {
             bail!("there is no sentinel");
         };
-        match how {
-            Primary::Killed => {
-                sentinel.pair().in_sync().await?;
-                sentinel.pair().kill_primary()
-            }
-            Primary::Deposed => {
-                sentinel.pair().in_sync().await?;
-                sentinel.fail_over().await
-            }
+        if matches!(how, Primary::Diverged) {
             // What is lost is written in that second. Sentinel promotes no replica that was cut off for long.
-            Primary::Diverged => {
-                sentinel.pair().cut().await?;
-                sleep(Duration::from_secs(1)).await;
-                sentinel.pair().kill_primary()
-            }
+            sentinel.pair().cut().await?;
+            sleep(Duration::from_secs(1)).await;
+        } else {
+            sentinel.pair().in_sync().await?;
+        }
+        match how {
+            Primary::Deposed => sentinel.fail_over().await,
+            Primary::Killed | Primary::Diverged => sentinel.pair().kill_primary(),
         }
     }
 

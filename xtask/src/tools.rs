@@ -195,23 +195,14 @@ impl<'a> Tools<'a> {
     /// and rustc call them. Always of the same version, because their output is shipped.
     pub fn c_compiler(&self, system: &str) -> Result<[PathBuf; 2]> {
         let home = self.get(Tool::Zig)?;
-        let [cc, ar] = [home.join(format!("cc-{system}")), home.join("ar")];
-        // Zig adds checks to what is not optimised, which call functions that Rust does not link.
-        let compile = format!("cc -target {system} -fno-sanitize=undefined");
-        for (path, arguments) in [(&cc, &*compile), (&ar, "ar")] {
-            // Build scripts pass Rust's name of the target, which has one more part than Zig's.
-            let script = format!(
-                "#!/bin/sh\nfor argument do\n    shift\n    case $argument in --target=*) ;; \
-                 *) set -- \"$@\" \"$argument\" ;; esac\ndone\n\
-                 exec \"$(dirname \"$0\")/ziglang/zig\" {arguments} \"$@\"\n"
-            );
-            if std::fs::read_to_string(path).is_ok_and(|found| found == script) {
-                continue;
+        let both = [home.join(format!("cc-{system}")), home.join("ar")];
+        let script = include_str!("tools/zig.sh");
+        for path in &both {
+            if !std::fs::read_to_string(path).is_ok_and(|found| found == script) {
+                replace(path, |fresh| write_executable(fresh, script))?;
             }
-            // Another task may be using it.
-            replace(path, |fresh| write_executable(fresh, &script))?;
         }
-        Ok([cc, ar])
+        Ok(both)
     }
 
     /// Installs the standard library for another target; returns its folder.

@@ -295,10 +295,8 @@ async fn without_load(
         for connection in &connections {
             shows(connection, "ratelimit-policy", &quota, PATIENCE).await?;
         }
-        let (name, took) = (
-            of("set-limit, in force at all workers"),
-            millis(started.elapsed()),
-        );
+        let name = of("set-limit, in force at all workers");
+        let took = millis(started.elapsed());
         report.judged(&name, Unit::Millis, IN_FORCE_GOAL, took);
     }
     let mut cpu_us = [0; 2];
