@@ -13,6 +13,7 @@ use harness::{
 };
 use hyper::StatusCode;
 use tempfile::TempDir;
+use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep_until, timeout};
@@ -27,10 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs to completion, or fails on Ctrl-C or SIGTERM.
 pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             // The task is polled first: one that waits for Ctrl-C itself ends well.
@@ -41,6 +39,11 @@ pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> 
         }
         Err(std::io::Error::from(ErrorKind::Interrupted).into())
     })
+}
+
+pub fn runtime() -> Result<Runtime> {
+    let mut builder = runtime::Builder::new_current_thread();
+    Ok(builder.enable_all().build()?)
 }
 
 /// The programs of a run, on this Redis; `debug`: as the tests have them.

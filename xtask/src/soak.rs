@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use harness::{Limiter, LimiterPlan, Programs, RawClient, Redis, cpu_us, free_port};
+use tokio::signal::ctrl_c;
 use tokio::time::{interval, sleep};
 
 use crate::bench::Unit;
 use crate::command::Workspace;
-use crate::fleet::{interruptible, lock, micros, quantile, release, text};
+use crate::fleet::{lock, micros, quantile, release, runtime, text};
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
 use crate::{module, wasm};
@@ -75,7 +76,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         filter: PathBuf::new(),
     };
     let Some(filter) = &args.proxy else {
-        return interruptible(soak(args, ui, &programs));
+        return runtime()?.block_on(soak(args, ui, &programs));
     };
     programs.envoy = Tools::new(workspace, ui).get(Tool::Envoy)?;
     programs.filter = match filter.to_str() {
@@ -83,7 +84,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         Some("wasm") => wasm::build(workspace, ui)?,
         _ => filter.clone(),
     };
-    interruptible(proxy::soak(args.minutes, &programs, ui))
+    runtime()?.block_on(proxy::soak(args.minutes, &programs, ui))
 }
 
 async fn soak(args: &Args, ui: &Ui, programs: &Programs) -> Result<()> {
@@ -108,8 +109,11 @@ async fn soak(args: &Args, ui: &Ui, programs: &Programs) -> Result<()> {
         .transpose()?;
     ui.heading("Honest checks, and the limiter's memory");
     let (mut memory, mut all) = (0, Vec::new());
-    for minute in 1..=args.minutes {
-        for _ in 0..600 {
+    // Ctrl-C: what there is of a minute is still in the results.
+    let interrupted = tokio::spawn(ctrl_c());
+    let goes_on = |_: &u64| !interrupted.is_finished();
+    for minute in (1..=args.minutes).take_while(goes_on) {
+        for _ in (0..600).take_while(goes_on) {
             sleep(Duration::from_millis(100)).await;
             for limiter in &limiters {
                 memory = memory.max(limiter.process().memory_bytes()?);

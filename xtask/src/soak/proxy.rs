@@ -19,6 +19,7 @@ use harness::{
     rapid_resets, until,
 };
 use serde_json::{Value, json};
+use tokio::signal::ctrl_c;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 
@@ -105,6 +106,7 @@ pub async fn soak(minutes: u64, programs: &Programs, ui: &Ui) -> Result<()> {
         slow,
         "requests with the filter took much longer than without",
     );
+    let minutes = u64::try_from(peaks.len())?;
     fails_if(changes < 60 * minutes, "too few configurations");
     fails_if(refused > 0 || bugs > 0, "configurations refused, or bugs");
     fails_if(end >= warm + GROWTH_MAX_MIB, "Envoy grew");
@@ -118,9 +120,10 @@ pub async fn soak(minutes: u64, programs: &Programs, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Kills and stops limiters, until the last minute. Returns the most memory that Envoy took in each minute.
+/// Kills and stops limiters, until the last minute or Ctrl-C. Returns the most memory that Envoy took in each minute.
 async fn disturb(minutes: u64, fleet: &mut Fleet, envoy: &Envoy, ui: &Ui) -> Result<Vec<u64>> {
     let (started, mut random, mut peaks) = (Instant::now(), Random(1), Vec::new());
+    let interrupted = tokio::spawn(ctrl_c());
     for minute in 1..=minutes {
         let (mut memory, mut threads) = (0, 0);
         while started.elapsed() < Duration::from_secs(60 * minute) {
@@ -139,6 +142,9 @@ async fn disturb(minutes: u64, fleet: &mut Fleet, envoy: &Envoy, ui: &Ui) -> Res
                 }
             }
             sleep(Duration::from_millis(1500)).await;
+            if interrupted.is_finished() {
+                return Ok(peaks);
+            }
             memory = memory.max(envoy.process().memory_bytes()?);
             threads = threads.max(envoy.process().threads()?);
         }
