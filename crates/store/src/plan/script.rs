@@ -653,13 +653,18 @@ pub fn more_keys_weight(reserves: bool, has_penalty: bool) -> usize {
 }
 
 /// The work of what a check frees and settles at one limit, in the same unit. A settlement reads the whole window of
-/// sub-windows once, and writes it.
+/// sub-windows once, and writes it. A free of a queue's slot goes through the turns of what was freed before: with
+/// as many of those as a queue has, it takes up to five times as long as this.
 pub fn settled_weight(algorithm: &Algorithm, slots: usize, settlements: usize) -> usize {
     let sub_windows = match algorithm.kind() {
         Kind::SlidingWindowBuckets if settlements > 0 => sub_windows(algorithm),
         _ => 0,
     };
-    slots / 4 + settlements / 4 + sub_windows / 4
+    let freed = match algorithm.parameters().max_delay_ms {
+        Some(_) => slots.saturating_mul(4),
+        None => slots / 4,
+    };
+    freed + settlements / 4 + sub_windows / 4
 }
 
 fn sub_windows(algorithm: &Algorithm) -> usize {
@@ -774,7 +779,9 @@ mod packed_tests {
 
 #[cfg(test)]
 mod weight_tests {
-    use algorithms::{CostSettlement, Parameters, Reservation, check::Options};
+    use algorithms::{
+        CostSettlement, Parameters, Reservation, Slot, SlotAct, SlotOp, check::Options,
+    };
 
     use super::{Bucket, *};
 
@@ -820,6 +827,13 @@ mod weight_tests {
         assert_eq!(sizes(&vec![check(&["heavy", "heavy"]); 3]), [1, 1, 1]);
         assert_eq!(sizes(&vec![check(&["heavy"]); 7]), [3, 3, 1]);
         assert_eq!(sizes(&vec![check(&["queue"]); 20]), [16, 4]);
+        let mut freeing = check(&["queue"]);
+        let free = SlotOp {
+            slot: Slot::default(),
+            act: SlotAct::Free(1),
+        };
+        freeing.limits[0].part.free = vec![free; 8];
+        assert_eq!(sizes(&vec![freeing; 3]), [1, 1, 1]);
         let settlement = CostSettlement {
             reservation: Reservation::default(),
             units: 1,
