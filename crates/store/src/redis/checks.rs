@@ -47,12 +47,12 @@ impl Checks for RedisStore {
             )?)
         };
         let plans: Vec<Result<_, CheckError>> = checks.iter().map(plan).collect();
-        let asked: Vec<&CheckPlan<'_>> = plans
+        let with_buckets: Vec<&CheckPlan<'_>> = plans
             .iter()
             .flatten()
             .filter(|planned| !planned.check.limits.is_empty())
             .collect();
-        let mut verdicts = self.decide(&asked).await.into_iter();
+        let mut verdicts = self.decide(&with_buckets).await.into_iter();
         plans
             .into_iter()
             .map(|planned| {
@@ -112,27 +112,27 @@ impl RedisStore {
     /// One result for each, in order.
     pub(super) async fn decide(
         &self,
-        asked: &[&CheckPlan<'_>],
+        plans: &[&CheckPlan<'_>],
     ) -> Vec<Result<TimedVerdict, CheckError>> {
-        if asked.is_empty() {
+        if plans.is_empty() {
             return Vec::new();
         }
         if matches!(self.servers, Servers::Cluster(_)) {
-            return self.decide_by_slot(asked).await;
+            return self.decide_by_slot(plans).await;
         }
-        let checks: Vec<&ScriptCheck<'_>> = asked.iter().map(|plan| &plan.check).collect();
+        let checks: Vec<&ScriptCheck<'_>> = plans.iter().map(|plan| &plan.check).collect();
         let batches = script::in_batches(&checks);
         let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
         let deadline = Deadline::within(self.options.timeout);
         let answers = self.servers.run(Lane::Data, &calls, deadline).await;
-        let mut results = Vec::with_capacity(asked.len());
+        let mut results = Vec::with_capacity(plans.len());
         for (batch, answer) in batches.iter().zip(answers) {
             match decode(answer, batch) {
                 Ok(reply) => {
                     if let Some(now_ms) = stale_at_ms(&reply) {
                         self.clock_offset.set(now_ms);
                     }
-                    results.extend(verdicts(reply, asked, results.len()));
+                    results.extend(verdicts(reply, plans, results.len()));
                 }
                 Err(error) => results.extend(batch.iter().map(|_| Err(error.clone().into()))),
             }
@@ -165,14 +165,14 @@ pub(super) fn decode(
     script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
 }
 
-/// The results of one call, whose first check is `asked[offset]`.
+/// The results of one call, whose first check is `plans[offset]`.
 fn verdicts(
     reply: ScriptReply,
-    asked: &[&CheckPlan<'_>],
+    plans: &[&CheckPlan<'_>],
     offset: usize,
 ) -> Vec<Result<TimedVerdict, CheckError>> {
     let now_ms = reply.now_ms;
-    let planned = asked.iter().skip(offset);
+    let planned = plans.iter().skip(offset);
     let results = reply.results.into_iter().zip(planned);
     results
         .map(|(result, planned)| match result {

@@ -31,20 +31,20 @@ use crate::{
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// A part of a check in a call: the index of the check, and the part.
-type Asked<'a> = (usize, SlotCheck<'a>);
+type PartOfCheck<'a> = (usize, SlotCheck<'a>);
 
 /// A charge to refund: the index of the check, that of the limit, and the charge.
 type ToRefund<'a> = (usize, usize, Charge<'a>);
 
 /// One script call.
 enum Job<'a> {
-    Check(Vec<Asked<'a>>),
+    Check(Vec<PartOfCheck<'a>>),
     Refund(Vec<ToRefund<'a>>),
 }
 
 /// A batch of checks that is being decided.
 struct ClusterBatch<'a, 'p> {
-    asked: &'a [&'a CheckPlan<'p>],
+    plans: &'a [&'a CheckPlan<'p>],
     cross_slots: Vec<CrossSlotCheck<'a, CheckError>>,
     /// Slots that are being migrated: they decide only one bucket at a time.
     moving: BTreeSet<u16>,
@@ -60,13 +60,13 @@ impl RedisStore {
     /// One result for each check, in order.
     pub(super) async fn decide_by_slot(
         &self,
-        asked: &[&CheckPlan<'_>],
+        plans: &[&CheckPlan<'_>],
     ) -> Vec<Result<TimedVerdict, CheckError>> {
         let deadline = Deadline::within(self.options.timeout);
         let half = Instant::now() + self.options.timeout / 2;
         let mut batch = ClusterBatch {
-            asked,
-            cross_slots: asked
+            plans,
+            cross_slots: plans
                 .iter()
                 .map(|planned| CrossSlotCheck::new(&planned.check, slot))
                 .collect(),
@@ -92,10 +92,10 @@ impl RedisStore {
             let again = Instant::now() + AGAIN;
             for (job, answer) in jobs.into_iter().zip(answers) {
                 match job {
-                    Job::Check(asks)
+                    Job::Check(slot_checks)
                         if is_refused(&answer, "TRYAGAIN")
-                            && batch.asks_again(&asks, again < half) => {}
-                    Job::Check(asks) => batch.decided(asks, answer),
+                            && batch.retries(&slot_checks, again < half) => {}
+                    Job::Check(slot_checks) => batch.decided(slot_checks, answer),
                     Job::Refund(charges) => batch.refunded(&charges, answer),
                 }
             }
@@ -115,7 +115,7 @@ impl RedisStore {
 fn final_error() -> CheckError {
     StoreError::Refused(Refusal {
         code: "STALE".to_owned(),
-        message: "the limits changed while the slots were asked one by one".to_owned(),
+        message: "the limits changed while the slots were called one by one".to_owned(),
     })
     .into()
 }
@@ -123,8 +123,11 @@ fn final_error() -> CheckError {
 impl Job<'_> {
     fn call(&self) -> Request {
         match self {
-            Self::Check(asks) => {
-                let batch: Vec<_> = asks.iter().map(|(_, ask)| &ask.check).collect();
+            Self::Check(slot_checks) => {
+                let batch: Vec<_> = slot_checks
+                    .iter()
+                    .map(|(_, slot_check)| &slot_check.check)
+                    .collect();
                 call(&batch)
             }
             Self::Refund(charges) => {
@@ -139,12 +142,12 @@ impl Job<'_> {
 impl<'a> ClusterBatch<'a, '_> {
     /// The result of each check.
     fn verdicts(self) -> Vec<Result<TimedVerdict, CheckError>> {
-        let unasked = || value::short().into();
+        let missing = || value::short().into();
         let cross_slots = self.cross_slots.into_iter();
         cross_slots
             .map(|cross_slot| {
                 let executed = cross_slot.has_executed();
-                let decided = cross_slot.decided(unasked);
+                let decided = cross_slot.decided(missing);
                 decided.map_err(|error| match error {
                     CheckError::Stale if executed => final_error(),
                     CheckError::Store(error) if executed => CheckError::PartiallyCharged(error),
@@ -171,19 +174,22 @@ impl<'a> ClusterBatch<'a, '_> {
 
     /// What to send next: in each slot the checks in their order, then the refunds.
     fn jobs(&self, refunds: BTreeMap<u16, Vec<ToRefund<'a>>>) -> Vec<Job<'a>> {
-        let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
+        let mut by_slot: BTreeMap<u16, Vec<PartOfCheck<'a>>> = BTreeMap::new();
         for (check, cross_slot) in self.cross_slots.iter().enumerate() {
-            for mut ask in cross_slot.next() {
-                if self.apart.contains(&ask.slot) {
-                    without_penalties(&mut ask.check);
+            for mut slot_check in cross_slot.next() {
+                if self.apart.contains(&slot_check.slot) {
+                    without_penalties(&mut slot_check.check);
                 }
-                by_slot.entry(ask.slot).or_default().push((check, ask));
+                by_slot
+                    .entry(slot_check.slot)
+                    .or_default()
+                    .push((check, slot_check));
             }
         }
         let mut jobs = Vec::new();
-        for (slot, asks) in by_slot {
+        for (slot, slot_checks) in by_slot {
             let most = self.most(slot);
-            jobs.extend(in_calls(asks, most).into_iter().map(Job::Check));
+            jobs.extend(in_calls(slot_checks, most).into_iter().map(Job::Check));
         }
         for (slot, charges) in refunds {
             let calls = charges.chunks(self.most(slot));
@@ -201,20 +207,24 @@ impl<'a> ClusterBatch<'a, '_> {
         }
     }
 
-    fn decided(&mut self, asks: Vec<Asked<'a>>, answer: Outcome) {
-        let batch: Vec<_> = asks.iter().map(|(_, ask)| &ask.check).collect();
+    fn decided(&mut self, slot_checks: Vec<PartOfCheck<'a>>, answer: Outcome) {
+        let batch: Vec<_> = slot_checks
+            .iter()
+            .map(|(_, slot_check)| &slot_check.check)
+            .collect();
         match decode(answer, &batch) {
             Ok(reply) => {
                 let now_ms = reply.now_ms;
                 self.stale_at_ms = stale_at_ms(&reply).or(self.stale_at_ms);
-                for ((check, ask), result) in asks.into_iter().zip(reply.results) {
-                    let result = result.map_err(|error| self.undecided(check, ask.part, error));
-                    self.answer(check, &ask, result.map(|verdict| (verdict, now_ms)));
+                for ((check, slot_check), result) in slot_checks.into_iter().zip(reply.results) {
+                    let result =
+                        result.map_err(|error| self.undecided(check, slot_check.part, error));
+                    self.answer(check, &slot_check, result.map(|verdict| (verdict, now_ms)));
                 }
             }
             Err(error) => {
-                for (check, ask) in asks {
-                    self.answer(check, &ask, Err(error.clone().into()));
+                for (check, slot_check) in slot_checks {
+                    self.answer(check, &slot_check, Err(error.clone().into()));
                 }
             }
         }
@@ -223,23 +233,23 @@ impl<'a> ClusterBatch<'a, '_> {
     fn answer(
         &mut self,
         check: usize,
-        ask: &SlotCheck<'a>,
+        slot_check: &SlotCheck<'a>,
         mut answer: Result<TimedVerdict, CheckError>,
     ) {
         if let Ok((verdict, _)) = &mut answer
-            && self.apart.contains(&ask.slot)
+            && self.apart.contains(&slot_check.slot)
         {
             for limit in &mut verdict.limits {
                 limit.penalty.unread = true;
             }
         }
         if let Some(cross_slot) = self.cross_slots.get_mut(check) {
-            cross_slot.answer(ask.part, answer);
+            cross_slot.answer(slot_check.part, answer);
         }
     }
 
     fn undecided(&self, check: usize, part: usize, error: ScriptError) -> CheckError {
-        match (self.asked.get(check), self.cross_slots.get(check)) {
+        match (self.plans.get(check), self.cross_slots.get(check)) {
             (Some(planned), Some(cross_slot)) => {
                 undecided(error, planned, |limit| cross_slot.limit(part, limit))
             }
@@ -250,15 +260,18 @@ impl<'a> ClusterBatch<'a, '_> {
     /// A slot that is being migrated had only some of a call's keys, and did nothing. From now on its buckets
     /// are called one by one; if they already were, the call is retried after a pause, and finally (not
     /// `early`) without the keys of denials. Returns false if nothing is left to try.
-    fn asks_again(&mut self, asks: &[Asked<'a>], early: bool) -> bool {
-        let [(_, first), ..] = asks else {
+    fn retries(&mut self, slot_checks: &[PartOfCheck<'a>], early: bool) -> bool {
+        let [(_, first), ..] = slot_checks else {
             return false;
         };
-        let buckets: usize = asks.iter().map(|(_, ask)| ask.check.limits.len()).sum();
+        let buckets: usize = slot_checks
+            .iter()
+            .map(|(_, slot_check)| slot_check.check.limits.len())
+            .sum();
         self.moving.insert(first.slot);
-        for (check, ask) in asks {
+        for (check, slot_check) in slot_checks {
             if let Some(cross_slot) = self.cross_slots.get_mut(*check) {
-                cross_slot.split(ask.part);
+                cross_slot.split(slot_check.part);
             }
         }
         if buckets > 1 {
@@ -266,7 +279,9 @@ impl<'a> ClusterBatch<'a, '_> {
         }
         self.pause |= early;
         // Each call that was refused with a penalty has one try without, whichever of the slot's was refused first.
-        let mut limits = asks.iter().flat_map(|(_, ask)| &ask.check.limits);
+        let mut limits = slot_checks
+            .iter()
+            .flat_map(|(_, slot_check)| &slot_check.check.limits);
         let lighter = !early && limits.any(|limit| limit.part.penalty.is_some());
         if lighter {
             self.apart.insert(first.slot);
@@ -302,16 +317,16 @@ fn without_penalties(check: &mut ScriptCheck<'_>) {
 }
 
 /// Cuts a slot's list so that no call weighs more than `most`, unless it is one check.
-fn in_calls(asks: Vec<Asked<'_>>, most: usize) -> Vec<Vec<Asked<'_>>> {
+fn in_calls(slot_checks: Vec<PartOfCheck<'_>>, most: usize) -> Vec<Vec<PartOfCheck<'_>>> {
     let (mut calls, mut call, mut sum) = (Vec::new(), Vec::new(), 0);
-    for (check, ask) in asks {
-        let weight = ask.check.weight();
+    for (check, slot_check) in slot_checks {
+        let weight = slot_check.check.weight();
         if sum > 0 && sum + weight > most {
             calls.push(std::mem::take(&mut call));
             sum = 0;
         }
         sum += weight;
-        call.push((check, ask));
+        call.push((check, slot_check));
     }
     if !call.is_empty() {
         calls.push(call);

@@ -55,8 +55,8 @@ struct Running<'a> {
     /// Indices of the buckets of its limits.
     buckets: Vec<usize>,
     cross_slot: CrossSlotCheck<'a, ScriptError>,
-    /// When each of its limits was asked, and in which order.
-    asked: BTreeMap<usize, (u64, u64)>,
+    /// When each of its limits was called, and in which order.
+    called: BTreeMap<usize, (u64, u64)>,
 }
 
 impl<'a> World<'a> {
@@ -97,15 +97,15 @@ impl<'a> World<'a> {
             buckets,
             // It lives as long as the buckets: to the end of the test.
             cross_slot: CrossSlotCheck::new(Box::leak(Box::new(check)), slot),
-            asked: BTreeMap::new(),
+            called: BTreeMap::new(),
         }
     }
 
     /// Does one step of a check; returns false once there is nothing more to do.
     fn step(&mut self, running: &mut Running<'a>, random: &mut Random) -> bool {
-        let asks = running.cross_slot.next();
-        if !asks.is_empty() {
-            self.ask(running, &asks[random.below_len(asks.len())]);
+        let slot_checks = running.cross_slot.next();
+        if !slot_checks.is_empty() {
+            self.call(running, &slot_checks[random.below_len(slot_checks.len())]);
             return true;
         }
         let charges = running.cross_slot.refund();
@@ -119,27 +119,27 @@ impl<'a> World<'a> {
         !charges.is_empty()
     }
 
-    fn ask(&mut self, running: &mut Running<'a>, ask: &SlotCheck<'a>) {
-        let first = running.cross_slot.limit(ask.part, 0);
+    fn call(&mut self, running: &mut Running<'a>, slot_check: &SlotCheck<'a>) {
+        let first = running.cross_slot.limit(slot_check.part, 0);
         let node = self.buckets[running.buckets[first]].node;
         let (clock, now_ms) = self.clock(node);
-        let batch = std::slice::from_ref(&ask.check);
+        let batch = std::slice::from_ref(&slot_check.check);
         let result = self.nodes[node].batch(batch, clock).results.remove(0);
-        for i in 0..ask.check.limits.len() {
-            let limit = running.cross_slot.limit(ask.part, i);
-            running.asked.insert(limit, (self.order, now_ms));
+        for i in 0..slot_check.check.limits.len() {
+            let limit = running.cross_slot.limit(slot_check.part, i);
+            running.called.insert(limit, (self.order, now_ms));
         }
         self.order += 1;
         running
             .cross_slot
-            .answer(ask.part, result.map(|verdict| (verdict, now_ms)));
+            .answer(slot_check.part, result.map(|verdict| (verdict, now_ms)));
     }
 
     /// Records the charges of a check that passed.
     fn end(&mut self, running: Running<'a>) -> bool {
         let decided = running
             .cross_slot
-            .decided(|| unreachable!("every limit was asked"));
+            .decided(|| unreachable!("every limit was decided"));
         let (verdict, _) = decided.unwrap();
         if verdict.allowed {
             for (i, limit) in verdict
@@ -148,7 +148,7 @@ impl<'a> World<'a> {
                 .enumerate()
                 .filter(|(_, l)| l.charged > 0)
             {
-                let (order, at_ms) = running.asked[&i];
+                let (order, at_ms) = running.called[&i];
                 self.admitted.push(Admitted {
                     bucket: running.buckets[i],
                     order,
@@ -164,7 +164,7 @@ impl<'a> World<'a> {
     /// of them those deny.
     fn over_admitted(&mut self) -> usize {
         self.admitted.sort_by_key(|admitted| admitted.order);
-        let mut never_asked = RustEngine::default();
+        let mut uncharged = RustEngine::default();
         let mut refused = 0;
         for admitted in &self.admitted {
             let bucket = &self.buckets[admitted.bucket];
@@ -176,8 +176,8 @@ impl<'a> World<'a> {
                 cost: admitted.units,
                 ..Subject::new(&bucket.key, bucket.algorithm)
             };
-            let asked = never_asked.check(&[subject], admitted.at_ms, Options::default());
-            refused += usize::from(!asked.unwrap().allowed);
+            let verdict = uncharged.check(&[subject], admitted.at_ms, Options::default());
+            refused += usize::from(!verdict.unwrap().allowed);
         }
         refused
     }
@@ -325,7 +325,7 @@ fn limits_in_several_slots_deny_together_or_not_at_all() {
             while world.step(&mut running, &mut random) {}
             let decided = running
                 .cross_slot
-                .decided(|| unreachable!("every limit was asked"));
+                .decided(|| unreachable!("every limit was decided"));
             decided.unwrap().0
         };
         for (index, _) in [0, 2].iter().zip(full).filter(|(_, full)| *full) {
@@ -480,10 +480,10 @@ fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
     let mut redis = LuaRedis::new();
     let mut decide = |check: ScriptCheck<'_>| {
         let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(&check, slot);
-        while let Some(ask) = cross_slot.next().pop() {
-            let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
+        while let Some(slot_check) = cross_slot.next().pop() {
+            let mut reply = redis.batch(&[slot_check.check], Clock::Injected(START_MS));
             let verdict = reply.results.remove(0).unwrap();
-            cross_slot.answer(ask.part, Ok((verdict, reply.now_ms)));
+            cross_slot.answer(slot_check.part, Ok((verdict, reply.now_ms)));
         }
         for (limit, _, charge) in cross_slot.refund() {
             let refunded = redis.refund_all(&[charge], Clock::Injected(START_MS))[0];
@@ -541,10 +541,10 @@ fn a_denial_that_another_slot_makes_final_counts_towards_a_penalty() {
             },
         };
         let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(&check, slot);
-        while let Some(ask) = cross_slot.next().pop() {
-            let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
+        while let Some(slot_check) = cross_slot.next().pop() {
+            let mut reply = redis.batch(&[slot_check.check], Clock::Injected(START_MS));
             let verdict = reply.results.remove(0).unwrap();
-            cross_slot.answer(ask.part, Ok((verdict, reply.now_ms)));
+            cross_slot.answer(slot_check.part, Ok((verdict, reply.now_ms)));
         }
         assert!(cross_slot.refund().is_empty());
         let verdict = cross_slot.decided(|| unreachable!()).unwrap().0;

@@ -272,9 +272,9 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         self.parts.iter().filter_map(Share::verdict)
     }
 
-    /// The check's verdict. `unasked` is the error for a limit that no slot decided, which does not
+    /// The check's verdict. `missing` is the error for a limit that no slot decided, which does not
     /// happen once [`CrossSlotCheck::next`] is empty.
-    pub fn decided(self, unasked: impl Fn() -> E) -> Decided<E> {
+    pub fn decided(self, missing: impl Fn() -> E) -> Decided<E> {
         let mut limits: Vec<Option<LimitVerdict>> = vec![None; self.check.limits.len()];
         let (mut allowed, mut latest_ms) = (!self.fits_none_together(), 0);
         for part in self.parts {
@@ -293,7 +293,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             }
         }
         let limits: Option<Vec<_>> = limits.into_iter().collect();
-        let mut limits = limits.ok_or_else(unasked)?;
+        let mut limits = limits.ok_or_else(missing)?;
         if !allowed {
             // They are refunded, or may be: settled as well, they would give back units of others.
             for limit in &mut limits {

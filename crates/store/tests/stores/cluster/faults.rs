@@ -41,7 +41,7 @@ pub fn impatient() -> Options {
 struct Load {
     store: Arc<dyn Store>,
     policy: Compiled,
-    asked: AtomicUsize,
+    checks: AtomicUsize,
     ended: AtomicBool,
 }
 
@@ -55,11 +55,11 @@ impl Load {
             let load = Arc::clone(self);
             clients.spawn(async move {
                 let user = format!("user{client}");
-                let ask = request(&[("tenant", "t"), ("user", &user)]);
+                let to_check = request(&[("tenant", "t"), ("user", &user)]);
                 let mut admitted = 0;
                 while !load.ended.load(Ordering::Relaxed) {
-                    load.asked.fetch_add(1, Ordering::Relaxed);
-                    let answer = check(&load.store, &load.policy, &ask).await?;
+                    load.checks.fetch_add(1, Ordering::Relaxed);
+                    let answer = check(&load.store, &load.policy, &to_check).await?;
                     admitted += usize::from(answer.allowed);
                 }
                 Ok(admitted)
@@ -70,10 +70,10 @@ impl Load {
 
     /// Waits for a few more checks of each client.
     async fn goes_on(&self) -> Result<()> {
-        let before = self.asked.load(Ordering::Relaxed);
+        let before = self.checks.load(Ordering::Relaxed);
         let enough = async || {
-            let asked = self.asked.load(Ordering::Relaxed);
-            (asked >= before + 10 * CLIENTS).then_some(())
+            let checks = self.checks.load(Ordering::Relaxed);
+            (checks >= before + 10 * CLIENTS).then_some(())
         };
         until("enough checks", PATIENCE, enough).await.map(drop)
     }
@@ -120,7 +120,7 @@ async fn admitted_while_a_slot_moves(engine: Engine, limits: &str) -> Result<(us
     let load = Arc::new(Load {
         store: Arc::clone(&store),
         policy,
-        asked: AtomicUsize::new(0),
+        checks: AtomicUsize::new(0),
         ended: AtomicBool::new(false),
     });
     let mut clients = load.run();
@@ -227,11 +227,11 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
     let mut cluster = Cluster::start(Engine::Redis).await?;
     let store = cluster.store_with(impatient())?;
     let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
-    let ask = request(&[("user", &user_on(&cluster, 0).await?)]);
-    let warm = async || check(&store, &policy, &ask).await.ok();
+    let to_check = request(&[("user", &user_on(&cluster, 0).await?)]);
+    let warm = async || check(&store, &policy, &to_check).await.ok();
     until("a first answer", PATIENCE, warm).await?;
     cluster.nodes[2].kill();
-    let refused = async || match check(&store, &policy, &ask).await {
+    let refused = async || match check(&store, &policy, &to_check).await {
         Err(CheckError::Store(StoreError::Refused(refusal))) => Some(refusal),
         _ => None,
     };
@@ -239,20 +239,20 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
     assert_eq!(refusal.code, "CLUSTERDOWN");
     // However often checks fail, the store requests the slot map at its own pace.
     let before = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
-    let mut asked = 0;
+    let mut checks = 0;
     let since = tokio::time::Instant::now();
     while since.elapsed() < Duration::from_secs(2) {
-        assert!(check(&store, &policy, &ask).await.is_err());
-        asked += 1;
+        assert!(check(&store, &policy, &to_check).await.is_err());
+        checks += 1;
     }
     let after = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
     // At most twenty requests a second, to two nodes at once, and those of this test.
     assert!(
-        asked > 100 && after - before <= 90,
-        "{asked} {before} {after}"
+        checks > 100 && after - before <= 90,
+        "{checks} {before} {after}"
     );
     cluster.revive(2).await?;
-    let answers = async || check(&store, &policy, &ask).await.ok();
+    let answers = async || check(&store, &policy, &to_check).await.ok();
     until("it is found again", PATIENCE, answers).await?;
     Ok(())
 }
@@ -308,7 +308,7 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
     let store = cluster.store_with(impatient())?;
     let policy = publish(&cluster.store()?, &policy(&format!("{LEASED}{TEN_A_DAY}"))).await?;
     let user = user_of_both(&cluster).await?;
-    let ask = |of: LimitRequest| Check {
+    let of_lease = |of: LimitRequest| Check {
         limits: vec![of],
         ..request(&[("user", &user), ("kind", "api")])
     };
@@ -317,7 +317,7 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
         ..LimitRequest::new(name("api"))
     };
     let granted = async || {
-        check(&store, &policy, &ask(leasing(20, Vec::new())))
+        check(&store, &policy, &of_lease(leasing(20, Vec::new())))
             .await
             .ok()
     };
@@ -339,7 +339,7 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
     };
     let values = [Some(user.clone().into_bytes())];
     for (executed, leased, left) in [(leasing(0, vec![settled]), 15, 82), (owed, 15, 77)] {
-        let failed = check(&store, &policy, &ask(executed)).await;
+        let failed = check(&store, &policy, &of_lease(executed)).await;
         assert!(
             matches!(failed, Err(CheckError::PartiallyCharged(_))),
             "{failed:?}"
@@ -349,7 +349,7 @@ async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() 
         assert_eq!((seen.leased, seen.decision.remaining), (leased, left));
     }
     // What only charged, and was refunded, may be sent again.
-    let failed = check(&store, &policy, &ask(leasing(0, Vec::new()))).await;
+    let failed = check(&store, &policy, &of_lease(leasing(0, Vec::new()))).await;
     assert!(
         matches!(&failed, Err(CheckError::Store(error)) if error.is_harmless()),
         "{failed:?}"

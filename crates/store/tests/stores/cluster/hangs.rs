@@ -56,7 +56,7 @@ async fn a_hung_node_costs_the_others_one_deadline() -> Result<()> {
     assert!(check(&store, &policy, &other).await?.allowed);
     cluster.nodes[1].resume()?;
     let answers = async || check(&store, &policy, &lost).await.ok();
-    let (answer, _) = until("it is asked again", PATIENCE, answers).await?;
+    let (answer, _) = until("it is called again", PATIENCE, answers).await?;
     // The first, this one, and perhaps, late, the one that was sent: never those after it.
     assert!((7..=8).contains(&units_left(&answer)), "{answer:?}");
     Ok(())

@@ -229,15 +229,15 @@ async fn buckets_without_denials_decide_while_their_slot_moves() -> Result<()> {
     // Each of several in one batch.
     let both = store.check(&policy, &logins, false).await;
     assert!(both.iter().all(Result::is_ok), "{both:?}");
-    for ask in &logins {
-        let admitted = 4 - u64::from(ask == old);
+    for login in &logins {
+        let admitted = 4 - u64::from(login == old);
         for left in (0..admitted).rev() {
-            let answer = check(&store, &policy, ask).await?;
+            let answer = check(&store, &policy, login).await?;
             assert_eq!(units_left(&answer), left);
         }
-        assert!(!check(&store, &policy, ask).await?.allowed);
+        assert!(!check(&store, &policy, login).await?.allowed);
         // Whoever inspects such a bucket must not take it for one without a penalty.
-        let user = ask.descriptor.get("user").map(<[u8]>::to_vec);
+        let user = login.descriptor.get("user").map(<[u8]>::to_vec);
         let values = [Some(b"t".to_vec()), user];
         let seen = store.inspect(&policy, &name("logins"), &values, 1).await?;
         assert!(seen.answer.verdict.penalty.unread);
