@@ -723,6 +723,13 @@ impl LogReport {
     pub fn warn(&self, printer: &Printer, requests: u64) {
         self.warn_of_files(printer);
         let counts = &self.counts;
+        match counts.others {
+            0 => {}
+            1 => printer.note("1 line is no request, and is left out"),
+            lines => printer.note(format_args!(
+                "{lines} lines are no requests, and are left out"
+            )),
+        }
         if counts.broken > 0 {
             let lines = counted(counts.broken, "line");
             printer.warn(format_args!("{lines} could not be read, and are left out"));

@@ -193,6 +193,13 @@ const PAIRS: [(Field, Field); 3] = [
 /// that of the start, and seconds where others have milliseconds.
 const CADDY: &[u8] = b"http.log.access";
 
+/// What the names of Caddy's other loggers begin with whose lines have a request: one that has a line of its own, or one
+/// of the admin API.
+const CADDYS_OTHERS: [&[u8]; 2] = [b"http.", b"admin."];
+
+/// The keys under which programs say what happened, in a log of their own that may go to the same output.
+const MESSAGE: [&str; 3] = ["msg", "message", "Message"];
+
 impl FromStr for Field {
     type Err = String;
 
@@ -364,6 +371,12 @@ impl Values {
         slot.is_some_and(|slot| slot.null && slot.rank == 0)
     }
 
+    /// Whether the line has no value but in these slots, where it has some.
+    fn has_only(&self, slots: &[usize]) -> bool {
+        let mut found = self.slots.iter().enumerate();
+        found.all(|(at, slot)| slot.rank == 0 || slots.contains(&at))
+    }
+
     /// Whether the line has places for a request, and none there: it is about a connection.
     fn is_of_connection(&self) -> bool {
         self.lacks(Field::Method) && self.of(Field::Path).is_none()
@@ -414,8 +427,8 @@ pub(crate) struct Reader {
     trusted_hops: usize,
     prefixes: [u8; 2],
     slots: usize,
-    /// The slot of the name of the logger.
-    logger: Option<usize>,
+    /// The slots of the name of the logger and of a message.
+    program: Option<[usize; 2]>,
     /// Of [`PAIRS`], those of which a line of Caddy's has the second under the first's usual keys.
     of_caddy: Vec<(Field, Field)>,
     tree: Tree,
@@ -500,7 +513,7 @@ impl Reader {
             trusted_hops: layout.trusted_hops,
             prefixes: layout.prefixes.unwrap_or(DEFAULT_PREFIXES),
             slots: FIELDS,
-            logger: None,
+            program: None,
             of_caddy: Vec::new(),
             tree: Tree::default(),
             named: Named::default(),
@@ -532,9 +545,7 @@ impl Reader {
             }
         }
         if format == Format::Json {
-            reader.tree.add(["logger"], reader.slots, 1);
-            reader.logger = Some(reader.slots);
-            reader.slots += 1;
+            reader.place_program();
         }
         for entry in &layout.needed {
             let given = layout.entries.iter().find(|(name, _)| name == entry);
@@ -553,6 +564,17 @@ impl Reader {
             reader.costs.push(source);
         }
         Ok(reader)
+    }
+
+    /// Has the name of the logger and a message put into slots.
+    fn place_program(&mut self) {
+        let [logger, message] = [self.slots, self.slots + 1];
+        self.tree.add(["logger"], logger, 1);
+        for key in MESSAGE {
+            self.tree.add([key], message, 1);
+        }
+        self.program = Some([logger, message]);
+        self.slots += 2;
     }
 
     fn source(&mut self, place: &Where) -> Result<Source, LayoutError> {
@@ -640,19 +662,10 @@ impl Reader {
 
     /// The request of a line; `None`: the line is about something else.
     pub(crate) fn read(&mut self, line: &[u8]) -> Result<Option<Request>, Unreadable> {
+        self.values.clear(self.slots);
         let values = &mut self.values;
-        values.clear(self.slots);
         let is_request = match self.format {
-            Format::Json => {
-                self.tree.read(line, values)?;
-                let logger = self.logger.and_then(|slot| values.get(slot));
-                if logger.is_some_and(|name| name.starts_with(CADDY)) {
-                    for (first, second) in &self.of_caddy {
-                        values.move_value(*first, *second);
-                    }
-                }
-                !values.is_of_connection()
-            }
+            Format::Json => self.read_json(line)?,
             Format::Envoy => text::envoy(line, &self.named, values)?,
             Format::Combined => text::combined(line, &self.named, values)?,
             Format::Pattern => {
@@ -663,6 +676,7 @@ impl Reader {
         if !is_request {
             return Ok(None);
         }
+        let values = &self.values;
         let took_ms =
             (values.of(Field::Duration)).and_then(|text| time::took_ms(text, time::whole));
         let took_ms = took_ms.or_else(|| time::took_ms(values.of(Field::DurationS)?, thousandths));
@@ -698,6 +712,33 @@ impl Reader {
             bytes_sent: values.of(Field::BytesSent).and_then(time::whole),
             costs: self.costs.iter().map(cost).collect(),
         }))
+    }
+
+    /// Reads an object; `false`: it is about something else than a request.
+    fn read_json(&mut self, line: &[u8]) -> Result<bool, Unreadable> {
+        let values = &mut self.values;
+        self.tree.read(line, values)?;
+        let Some([logger, message]) = self.program else {
+            return Ok(true);
+        };
+        let begins = |name| { values.get(logger) }.is_some_and(|logger| logger.starts_with(name));
+        if begins(CADDY) {
+            for (first, second) in &self.of_caddy {
+                values.move_value(*first, *second);
+            }
+        } else if CADDYS_OTHERS.into_iter().any(begins) {
+            return Ok(false);
+        }
+        let is_of_program = values.get(message).is_some()
+            && values.has_only(&[
+                logger,
+                message,
+                Field::Time as usize,
+                Field::EndTime as usize,
+                Field::Duration as usize,
+                Field::DurationS as usize,
+            ]);
+        Ok(!is_of_program && !values.is_of_connection())
     }
 
     /// Takes back that a request's entries were found, since it is left out.

@@ -91,7 +91,7 @@ pub struct Counts {
     /// Requests.
     #[serde(skip)]
     pub requests: u64,
-    /// Lines about something else: connections that sent no request.
+    /// Lines about something else: connections that sent no request, and what a program says about itself.
     pub others: u64,
     /// Lines that cannot be read.
     pub broken: u64,

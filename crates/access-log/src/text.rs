@@ -108,16 +108,21 @@ fn envoy_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<bool> 
 }
 
 /// Whether a line is no access log's, but what Envoy says about itself on the same output, as
-/// `[2026-11-25 23:47:17.250][1][info][main] ...`, or Istio's agent, as `2026-11-25T23:47:17.250Z  info  ...`, with tabs.
+/// `[2026-11-25 23:47:17.250][1][info][main] ...`, Istio's agent, as `2026-11-25T23:47:17.250Z  info  ...`, with tabs, or
+/// NGINX, as `2026/11/25 23:47:17 [error] 31#31: ...`.
 pub(crate) fn is_of_server(line: &[u8]) -> bool {
-    const LEVELS: [&[u8]; 9] = [
+    const LEVELS: [&[u8]; 13] = [
         b"trace",
         b"debug",
         b"info",
+        b"notice",
         b"warn",
         b"warning",
         b"error",
+        b"crit",
         b"critical",
+        b"alert",
+        b"emerg",
         b"fatal",
         b"off",
     ];
@@ -133,7 +138,12 @@ pub(crate) fn is_of_server(line: &[u8]) -> bool {
         let (level, _) = split(rest, b"\t")?;
         matches!(time, [_, _, _, _, b'-', _, _, b'-', _, _, b'T', ..]).then_some(level)
     };
-    let level = of_envoy().or_else(of_agent);
+    let of_nginx = || {
+        let (time, rest) = split(line, b" [")?;
+        let (level, _) = split(rest, b"] ")?;
+        matches!(time, [_, _, _, _, b'/', _, _, b'/', _, _, b' ', ..]).then_some(level)
+    };
+    let level = of_envoy().or_else(of_agent).or_else(of_nginx);
     level.is_some_and(|level| LEVELS.contains(&level))
 }
 

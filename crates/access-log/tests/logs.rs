@@ -144,26 +144,58 @@ fn of_fewer_addresses_than_hops_the_connections_counts_as_in_envoy() {
 fn lines_that_proxies_write_about_themselves_are_no_requests() {
     let own = "[2026-11-25 23:47:16.120][1][info][main] [source/server/server.cc:430] initializing epoch 0\n\
                2026-11-25T23:47:16.120Z\tinfo\tFLAG: --concurrency=\"2\"\n\
-               [2026-11-25 23:47:16.120][14][warning][config] [source/x.cc:1] gRPC config: {\"path\": \"/\"}\n";
+               [2026-11-25 23:47:16.120][14][warning][config] [source/x.cc:1] gRPC config: {\"path\": \"/\"}\n\
+               2026/11/25 23:47:16 [error] 31#31: *1 open() \"/x\" failed, client: 10.0.0.1, request: \"GET /x HTTP/1.1\"\n";
     let text =
         r#"[2026-11-25T23:47:17.250Z] "GET /x HTTP/1.1" 200 - 0 12 7 6 "-" "ua" "id" "shop" "-""#;
     let json = r#"{"start_time":"2026-11-25T23:47:17.250Z","path":"/x"}"#;
-    for (line, format) in [(text, Format::Envoy), (json, Format::Json)] {
+    let combined = r#"10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] "GET /x HTTP/1.1" 200 12 "-" "ua""#;
+    for (line, format) in [
+        (text, Format::Envoy),
+        (json, Format::Json),
+        (combined, Format::Combined),
+    ] {
         let log_of = log([&own.repeat(20), line, "\n", own, line, "\n"].concat());
         let (requests, counts) = read(vec![log_of], layout(&["path"]));
         assert_eq!((requests.len(), counts.formats), (2, vec![format]));
-        assert_eq!((counts.others, counts.broken), (63, 0));
+        assert_eq!((counts.others, counts.broken), (84, 0));
     }
     // What only resembles them is broken.
     let (_, counts) = read(
         vec![log([
             json,
-            "\n[2026-11-25 23:47:16.120][1][loud][main] x\n[x][1][info] x\n",
+            "\n[2026-11-25 23:47:16.120][1][loud][main] x\n[x][1][info] x\n2026/11/25 23:47:16 [32] x\n",
         ]
         .concat())],
         layout(&[]),
     );
-    assert_eq!((counts.others, counts.broken), (0, 2));
+    assert_eq!((counts.others, counts.broken), (0, 3));
+}
+
+/// Caddy's lines about its start, certificates and admin API, and about a request that has a line of its own; Istio's
+/// agent with `--log_as_json`; Envoy with a JSON format of its documentation.
+#[test]
+fn so_are_those_in_json() {
+    let own = [
+        r#"{"level":"info","ts":1795650436.1,"msg":"serving initial configuration"}"#,
+        r#"{"level":"info","ts":1795650436.1,"logger":"tls.obtain","msg":"acquiring lock","identifier":"shop.example"}"#,
+        r#"{"level":"info","ts":1795650436.1,"logger":"admin.api","msg":"received request","method":"POST","host":"localhost:2019","uri":"/load","remote_ip":"127.0.0.1"}"#,
+        r#"{"level":"error","ts":1795650436.1,"logger":"http.log.error","msg":"dial tcp: refused","request":{"method":"GET","uri":"/x","host":"shop"},"duration":0.1,"status":502}"#,
+        r#"{"level":"info","time":"2026-11-25T23:47:16.120Z","scope":"ads","msg":"XDS: pushing"}"#,
+        r#"{"Timestamp":"2026-11-25T23:47:16","ThreadId":"1","Level":"info","Message":"starting main dispatch loop"}"#,
+    ]
+    .join("\n");
+    let request = r#"{"level":"info","ts":1795650438.0,"logger":"http.log.access","msg":"handled request","request":{"method":"GET","uri":"/x","host":"shop"},"duration":0.1,"status":200}"#;
+    let text = [&own, request, &own, request].join("\n");
+    let (requests, counts) = read(vec![log(text)], layout(&["path"]));
+    assert_eq!((requests.len(), counts.others, counts.broken), (2, 12, 0));
+    // What limits need may be in such a line.
+    let events = Layout {
+        entries: vec![(name("job"), "/msg".parse().unwrap())],
+        ..layout(&["job"])
+    };
+    let line = r#"{"time":"2026-11-25T23:47:17.250Z","msg":"resize"}"#;
+    assert_eq!(one(line, events).1, "job=resize");
 }
 
 #[test]
