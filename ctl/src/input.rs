@@ -1,19 +1,20 @@
 //! Limits files, from paths, folders or stdin.
 
-use std::io::{ErrorKind, Read};
+use std::{
+    fs::File,
+    io::{self, ErrorKind},
+};
 
 use clap::Args;
-use limits_file::{Supply, Surroundings};
+use limits_file::{FILE_MAX, Supply, Surroundings};
 use policy::{Name, Policy, Problems};
+use store::read_at_most;
 
 use crate::{
     commands::validate::cost_warning,
     error::{Error, Exit},
     render::{counted, diagnostics},
 };
-
-/// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
-const MAX_BYTES: u64 = 256 << 20;
 
 /// The file name extensions of limits files in a folder.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -97,7 +98,7 @@ pub fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
         }
         let found = std::fs::metadata(&file).map_err(|error| unreadable(&name, &error))?;
         if !found.is_file() {
-            return Err(unreadable(&name, &std::io::Error::other("not a file")));
+            return Err(unreadable(&name, &io::Error::other("not a file")));
         }
         files.push(name);
     }
@@ -140,15 +141,9 @@ impl Source {
         let owned = path.to_owned();
         let read = tokio::task::spawn_blocking(move || read(&owned)).await;
         let bytes = read
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| unreadable(path, &error))?;
         let name = if path == "-" { "stdin" } else { path }.to_owned();
-        if u64::try_from(bytes.len()).is_ok_and(|read| read > MAX_BYTES) {
-            return Err(
-                Error::usage(format!("{name} is larger than {} MiB", MAX_BYTES >> 20))
-                    .hint("it is read whole, as limits files are: name the file that you mean"),
-            );
-        }
         Ok(Self { name, bytes })
     }
 
@@ -179,18 +174,16 @@ impl Source {
     }
 }
 
-fn read(path: &str) -> std::io::Result<Vec<u8>> {
-    let from: Box<dyn Read> = match path {
-        "-" => Box::new(std::io::stdin()),
-        path => Box::new(std::fs::File::open(path)?),
-    };
-    let mut bytes = Vec::new();
-    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// Also what a pipe gives: a command waits for it, as for stdin.
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    match path {
+        "-" => read_at_most(io::stdin(), FILE_MAX),
+        path => read_at_most(File::open(path)?, FILE_MAX),
+    }
 }
 
 /// The error for a file that cannot be read.
-pub fn unreadable(path: &str, error: &std::io::Error) -> Error {
+pub fn unreadable(path: &str, error: &io::Error) -> Error {
     let hint = match error.kind() {
         ErrorKind::NotFound => {
             Some("the path is relative to the current folder; `-` reads stdin".to_owned())
@@ -216,6 +209,18 @@ mod tests {
             let error = unreadable("a.yaml", &kind.into());
             assert!(error.hints().any(|found| found.contains(hint)), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_pipe_is_read_as_a_file_is() {
+        use std::{io::Write as _, os::fd::AsRawFd as _};
+
+        let (theirs, mut ours) = io::pipe().unwrap();
+        ours.write_all(b"domain: shop").unwrap();
+        drop(ours);
+        let path = format!("/dev/fd/{}", theirs.as_raw_fd());
+        let source = Source::read(&path).await.unwrap();
+        assert_eq!(source.bytes(), b"domain: shop");
     }
 
     #[test]

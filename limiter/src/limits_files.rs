@@ -3,8 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -13,8 +12,9 @@ use std::{
     time::Duration,
 };
 
+use limits_file::FILE_MAX;
 use policy::{Name, Policy, Problems};
-use store::{EditError, Store};
+use store::{EditError, Store, read_file};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -25,9 +25,6 @@ use crate::{
     rls_config::RlsConfig,
     watched_files::WatchedFiles,
 };
-
-/// Bound: bytes of a file of `--limits`. Beyond it, the file cannot be used.
-const FILE_MAX: u64 = 256 << 20;
 
 /// How often the files are checked if they are the policy.
 const POLL: Duration = Duration::from_millis(200);
@@ -226,13 +223,7 @@ fn read(path: &Path) -> Result<Policy, LimitsError> {
         path: path.to_owned(),
         error,
     };
-    let mut text = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    { file.take(FILE_MAX + 1).read_to_end(&mut text) }.map_err(unreadable)?;
-    if u64::try_from(text.len()).is_ok_and(|read| read > FILE_MAX) {
-        let message = format!("it is larger than {} MiB", FILE_MAX >> 20);
-        return Err(unreadable(io::Error::other(message)));
-    }
+    let text = read_file(path, FILE_MAX).map_err(unreadable)?;
     limits_file::read(&path.to_string_lossy(), &text).map_err(LimitsError::Invalid)
 }
 
@@ -474,7 +465,10 @@ mod tests {
     fn a_file_that_no_limits_fill_is_not_read_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("zeros.yaml");
-        File::create(&path).unwrap().set_len(FILE_MAX + 1).unwrap();
+        fs::File::create(&path)
+            .unwrap()
+            .set_len(FILE_MAX + 1)
+            .unwrap();
         let error = files(vec![path], None).read().err().unwrap();
         let why = error.to_string();
         assert!(

@@ -11,6 +11,7 @@ use std::{
 
 use migration::{Conversion, File, FileReport, Options, System, convert};
 use policy::{Policy, Problems};
+use store::read_file;
 
 use crate::{
     LimitsError,
@@ -90,11 +91,14 @@ impl RlsConfig {
 
 fn read_files(files: &[(PathBuf, Stamp)]) -> Result<Vec<Policy>, LimitsError> {
     let mut texts = Vec::with_capacity(files.len());
+    // A file may have grown since its stamp was taken.
+    let mut left = MAX_BYTES;
     for (path, _) in files {
-        let bytes = fs::read(path).map_err(|error| LimitsError::Read {
+        let bytes = read_file(path, left).map_err(|error| LimitsError::Read {
             path: path.clone(),
             error,
         })?;
+        left = left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(left));
         texts.push((path.to_string_lossy(), bytes));
     }
     let files: Vec<File<'_>> = texts
@@ -199,4 +203,20 @@ fn stamps(folder: &Path) -> Stamps {
     }
     files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_grew_since_it_was_found_is_not_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shop.yaml");
+        let file = fs::File::create(&path).unwrap();
+        let files = stamps(folder.path()).unwrap();
+        file.set_len(MAX_BYTES + 1).unwrap();
+        let why = read_files(&files).unwrap_err().to_string();
+        assert!(why.contains("shop.yaml: it is larger than 64 MiB"), "{why}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use store::{PemError, certificates, private_key};
+use store::{PemError, PemFile};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
     TlsAcceptor,
@@ -107,7 +107,7 @@ fn configure(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(certificates(path)?);
+            roots.add_parsable_certificates(PemFile::read(path)?.certificates()?);
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
                 .map_err(|error| TlsError::ClientCa {
@@ -117,9 +117,9 @@ fn configure(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let key = private_key(&files.key)?;
+    let key = PemFile::read(&files.key)?.private_key()?;
     let mut config = builder
-        .with_single_cert(certificates(&files.cert)?, key)
+        .with_single_cert(PemFile::read(&files.cert)?.certificates()?, key)
         .map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)

@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use arc_swap::ArcSwap;
 use hyper::header::{AUTHORIZATION, HeaderMap};
+use store::read_file;
 use subtle::ConstantTimeEq;
 
 use crate::watched_files::WatchedFiles;
@@ -18,6 +19,9 @@ const MIN_LEN: usize = 16;
 
 /// The most tokens in a file: every request is compared with all of them.
 const MAX_TOKENS: usize = 64;
+
+/// Bound: bytes of a token file, comments included. Beyond it, the file cannot be used.
+const FILE_MAX: u64 = 1 << 20;
 
 /// Words that examples use in place of a token, in lower-case letters and digits. Anyone who has
 /// read the example knows such a token.
@@ -42,7 +46,7 @@ pub enum TokenError {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        error: std::io::Error,
+        error: io::Error,
     },
     /// It has no token, so no request could pass.
     #[error("the token file {} holds no token; write one per line, `#` starts a comment", .0.display())]
@@ -123,7 +127,9 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn read(path: &Path) -> Result<Vec<Box<[u8]>>, TokenError> {
-    let text = fs::read_to_string(path).map_err(|error| TokenError::Read {
+    let text = read_file(path, FILE_MAX)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    let text = text.map_err(|error| TokenError::Read {
         path: path.to_owned(),
         error,
     })?;
@@ -164,6 +170,8 @@ fn is_placeholder(token: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn file(text: &str) -> tempfile::NamedTempFile {
@@ -243,6 +251,9 @@ mod tests {
             let error = Tokens::load(file.path()).err().unwrap().to_string();
             assert!(error.contains(message), "{error}");
         }
+        let long = file(&"# comment\n".repeat(1 << 17));
+        let error = Tokens::load(long.path()).err().unwrap().to_string();
+        assert!(error.contains("larger than 1 MiB"), "{error}");
         let error = Tokens::load(Path::new("/nonexistent/tokens"))
             .err()
             .unwrap();

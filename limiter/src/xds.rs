@@ -12,7 +12,6 @@ mod messages;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -25,7 +24,7 @@ use insight::with_causes;
 use migration::File;
 use policy::Policy;
 use prost::Message;
-use store::{PemError, Store, certificates, private_key};
+use store::{PemError, PemFile, Store};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep, sleep_until},
@@ -341,8 +340,6 @@ const INVALID_ARGUMENT: i32 = 3;
 enum ConnectionError {
     #[error(transparent)]
     Unusable(#[from] PemError),
-    #[error("cannot read {}: {error}", .path.display())]
-    File { path: PathBuf, error: io::Error },
     // Its own text is only "transport error".
     #[error("cannot connect to the management server: {}", with_causes(.0))]
     Connect(#[from] tonic::transport::Error),
@@ -474,13 +471,16 @@ async fn connect(server: &XdsServer) -> Result<Channel, ConnectionError> {
         // Read for each connection: certificates are replaced while programs run.
         let mut tls = ClientTlsConfig::new();
         tls = match &server.ca {
-            Some(path) => tls.ca_certificate(Certificate::from_pem(read_pem(path, certificates)?)),
+            Some(path) => tls.ca_certificate(Certificate::from_pem(read_pem(
+                path,
+                PemFile::certificates,
+            )?)),
             None => tls.with_native_roots(),
         };
         if let Some((cert, key)) = &server.identity {
             tls = tls.identity(Identity::from_pem(
-                read_pem(cert, certificates)?,
-                read_pem(key, private_key)?,
+                read_pem(cert, PemFile::certificates)?,
+                read_pem(key, PemFile::private_key)?,
             ));
         }
         endpoint = endpoint.tls_config(tls)?;
@@ -491,11 +491,9 @@ async fn connect(server: &XdsServer) -> Result<Channel, ConnectionError> {
 /// A file, of which tonic's own errors would not say what is wrong with it, nor its name.
 fn read_pem<T>(
     path: &Path,
-    check: fn(&Path) -> Result<T, PemError>,
-) -> Result<Vec<u8>, ConnectionError> {
-    check(path)?;
-    fs::read(path).map_err(|error| ConnectionError::File {
-        path: path.to_owned(),
-        error,
-    })
+    check: fn(&PemFile) -> Result<T, PemError>,
+) -> Result<Vec<u8>, PemError> {
+    let file = PemFile::read(path)?;
+    check(&file)?;
+    Ok(file.bytes)
 }

@@ -12,7 +12,7 @@ mod write;
 pub mod yaml;
 
 pub use read::{
-    DOCUMENT_MAX, ENTRIES_MAX, LIMIT_BYTES_MAX, LIMITS_MAX, MATCHERS_MAX, PATTERNS_MAX,
+    DOCUMENT_MAX, ENTRIES_MAX, FILE_MAX, LIMIT_BYTES_MAX, LIMITS_MAX, MATCHERS_MAX, PATTERNS_MAX,
     exemption_from_node, limit_from_node, override_from_node, pause_from_node, policy_from_node,
     read, read_with_warnings,
 };

@@ -30,6 +30,10 @@ pub const LIMIT_BYTES_MAX: usize = 1 << 20;
 ///
 /// 10,000 limits of 4 KiB each.
 pub const DOCUMENT_MAX: usize = 40 << 20;
+/// Bound: bytes of a limits file. Beyond it, it is not read.
+///
+/// 100,000 overrides take about a tenth of it.
+pub const FILE_MAX: u64 = 256 << 20;
 /// Every field of a policy.
 const FIELDS: [&str; 4] = ["domain", "limits", "paused", "exempt"];
 

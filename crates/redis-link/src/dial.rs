@@ -2,8 +2,8 @@
 
 use std::{
     fmt,
-    fs::File,
-    io::{self, Read as _},
+    fs::{self, File},
+    io::{self, Read},
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     sync::Arc,
@@ -375,11 +375,43 @@ fn read(
     client: &ClientCertificate,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
     let unusable = |error| Error::Unreachable(format!("the client certificate for TLS: {error}"));
-    let chain = certificates(&client.cert).map_err(unusable)?;
-    Ok((chain, private_key(&client.key).map_err(unusable)?))
+    let read = |path| PemFile::read(path).map_err(unusable);
+    let chain = read(&client.cert)?.certificates().map_err(unusable)?;
+    Ok((chain, read(&client.key)?.private_key().map_err(unusable)?))
 }
 
-// --- Files of certificates and keys.
+// --- Files, and those of certificates and keys.
+
+/// The bytes of a file. A program that runs long reads it again later, beside other work, so it must be one
+/// that gives its bytes at once and each time: to open a named pipe takes as long as nobody writes into it.
+/// What is in `/dev` is read, as a shell's `<(…)` and stdin are.
+///
+/// # Errors
+/// It cannot be read, is a folder or a named pipe, or is larger than `max`.
+pub fn read_file(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() && !path.starts_with("/dev") {
+        let message = "it is no regular file; of a pipe, write what it gives into a file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    read_at_most(File::open(path)?, max)
+}
+
+/// Reads to the end, in memory for no more than `max`, in bytes.
+///
+/// # Errors
+/// It cannot be read, or there is more: [`io::ErrorKind::FileTooLarge`].
+pub fn read_at_most(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = from.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(read).is_ok_and(|read| read <= max) {
+        return Ok(bytes);
+    }
+    let message = format!(
+        "it is larger than {} MiB; is it the file that you mean?",
+        max >> 20
+    );
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
+}
 
 /// Bound: bytes of a file of certificates, or of a key. Beyond it, the file cannot be used.
 const PEM_MAX: u64 = 16 << 20;
@@ -392,50 +424,61 @@ pub struct PemError {
     why: String,
 }
 
-/// The certificates in a PEM file, at least one.
-///
-/// # Errors
-/// The file cannot be read, or has none.
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
-    read_pem(
-        path,
-        |pem| {
-            let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
-            Some(found)
-                .filter(|found| !found.is_empty())
-                .ok_or(pem::Error::NoItemsFound)
-        },
-        "certificate: no line is `-----BEGIN CERTIFICATE-----`",
-    )
+/// A file of certificates, or of a key.
+pub struct PemFile {
+    path: PathBuf,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
 }
 
-/// The private key in a PEM file.
-///
-/// # Errors
-/// The file cannot be read, or has none.
-pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
-    let none = "private key: no line is like `-----BEGIN PRIVATE KEY-----`; one with a passphrase has to be decrypted";
-    read_pem(path, PrivateKeyDer::from_pem_slice, none)
-}
+impl PemFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// See [`read_file`].
+    pub fn read(path: &Path) -> Result<Self, PemError> {
+        let path = path.to_owned();
+        match read_file(&path, PEM_MAX) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(error) => Err(PemError {
+                path,
+                why: error.to_string(),
+            }),
+        }
+    }
 
-fn read_pem<T>(
-    path: &Path,
-    read: fn(&[u8]) -> Result<T, pem::Error>,
-    none: &str,
-) -> Result<T, PemError> {
-    let mut pem = Vec::new();
-    let file = File::open(path).and_then(|file| file.take(PEM_MAX + 1).read_to_end(&mut pem));
-    let why = match file.map_err(pem::Error::Io).map(u64::try_from) {
-        Ok(Ok(..=PEM_MAX)) => match read(&pem) {
-            Ok(found) => return Ok(found),
-            Err(pem::Error::NoItemsFound) => format!("it has no {none}"),
-            Err(error) => pem_problem(&error),
-        },
-        Ok(_) => format!("it is larger than {} MiB", PEM_MAX >> 20),
-        Err(error) => pem_problem(&error),
-    };
-    let path = path.to_owned();
-    Err(PemError { path, why })
+    /// Its certificates, at least one.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        let found = match found {
+            Ok(found) if found.is_empty() => Err(pem::Error::NoItemsFound),
+            found => found,
+        };
+        let none = "certificate: no line is `-----BEGIN CERTIFICATE-----`";
+        found.map_err(|error| self.unusable(&error, none))
+    }
+
+    /// Its private key.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
+        let none = "private key: no line is like `-----BEGIN PRIVATE KEY-----`; one with a passphrase has to be decrypted";
+        let found = PrivateKeyDer::from_pem_slice(&self.bytes);
+        found.map_err(|error| self.unusable(&error, none))
+    }
+
+    fn unusable(&self, error: &pem::Error, none: &str) -> PemError {
+        let path = self.path.clone();
+        let why = match error {
+            pem::Error::NoItemsFound => format!("it has no {none}"),
+            error => pem_problem(error),
+        };
+        PemError { path, why }
+    }
 }
 
 /// What is wrong with a PEM file; the error's own text has lines as lists of bytes.
@@ -484,6 +527,40 @@ mod tests {
         (at, listener, queued)
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_is_read_up_to_its_bound_and_a_named_pipe_not_opened() {
+        use std::{io::Write as _, os::fd::AsRawFd as _, process::Command};
+
+        let folder = std::env::temp_dir().join(format!("files-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let [long, pipe] = ["long", "pipe"].map(|name| folder.join(name));
+        fs::write(&long, vec![b'0'; (1 << 20) + 1]).unwrap();
+        assert!(
+            Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        for (path, why) in [
+            (&long, "larger than 1 MiB"),
+            (&folder, "no regular file"),
+            (&pipe, "no regular file"),
+        ] {
+            let error = read_file(path, 1 << 20).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(read_file(&long, 2 << 20).unwrap().len(), (1 << 20) + 1);
+        fs::remove_dir_all(&folder).unwrap();
+        // As `<(printf key)` in a shell.
+        let (theirs, mut ours) = io::pipe().unwrap();
+        ours.write_all(b"key").unwrap();
+        drop(ours);
+        let path = format!("/dev/fd/{}", theirs.as_raw_fd());
+        assert_eq!(read_file(Path::new(&path), 3).unwrap(), b"key");
+    }
+
     #[test]
     fn what_is_wrong_with_a_pem_file_is_said_without_its_key() {
         let path = std::env::temp_dir().join(format!("pem-{}", std::process::id()));
@@ -512,8 +589,12 @@ mod tests {
             ),
             (&long, "larger than 16 MiB", "larger than 16 MiB"),
         ] {
-            std::fs::write(&path, text).unwrap();
-            let found = [certificates(&path).map(drop), private_key(&path).map(drop)];
+            fs::write(&path, text).unwrap();
+            let read = || PemFile::read(&path);
+            let found = [
+                read().and_then(|file| file.certificates().map(drop)),
+                read().and_then(|file| file.private_key().map(drop)),
+            ];
             for (found, expected) in found.into_iter().zip([no_certificate, no_key]) {
                 let why = found
                     .err()
@@ -524,8 +605,8 @@ mod tests {
                 assert!(!why.contains("TUlH") && !why.contains('['), "{why}");
             }
         }
-        std::fs::remove_file(&path).unwrap();
-        let gone = certificates(&path).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        let gone = PemFile::read(&path).err().unwrap();
         assert!(gone.to_string().contains("No such file"), "{gone}");
     }
 

@@ -23,7 +23,7 @@ pub use redis::{Cmd, ToRedisArgs, Value};
 
 pub use cluster::{Cluster, Masters};
 pub use connection::Deadline;
-pub use dial::{Network, PemError, Stream, certificates, private_key};
+pub use dial::{Network, PemError, PemFile, Stream, read_at_most, read_file};
 pub use error::{Error, Refusal};
 pub use request::{Outcome, Request, Script, cmd, is_refused, slot};
 pub use servers::{ClientCertificate, Lane, Node, Servers, Settings};

@@ -30,8 +30,8 @@ use redis::RedisStore;
 
 pub use engine::{Decision, Engine};
 pub use redis_link::{
-    ClientCertificate, Error as StoreError, Network, PemError, Refusal, SCHEMES, Server, Stream,
-    certificates, private_key, slot,
+    ClientCertificate, Error as StoreError, Network, PemError, PemFile, Refusal, SCHEMES, Server,
+    Stream, read_at_most, read_file, slot,
 };
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Health, Inspection,

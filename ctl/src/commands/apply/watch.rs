@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Exit},
-    input::{FilesArg, Source},
+    input::{FilesArg, Source, unreadable},
     serve::serve,
     session::Session,
 };
@@ -37,9 +37,7 @@ pub(super) async fn run(apply: &Apply, session: &Session<'_>) -> Result<Exit, Er
     // A typo ends the command; it does not wait for the file to appear.
     let stamps = Stamps::read(&apply.files)?;
     for path in apply.files.list()? {
-        if let Err(error) = std::fs::metadata(&path) {
-            return Err(Error::usage(format!("cannot read {path}: {error}")));
-        }
+        can_be_watched(&path)?;
     }
     let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
@@ -215,6 +213,15 @@ impl Watch<'_> {
     }
 }
 
+fn can_be_watched(path: &str) -> Result<(), Error> {
+    let found = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+    if found.is_file() {
+        return Ok(());
+    }
+    let what = format!("--watch cannot watch {path}, which is no regular file");
+    Err(Error::usage(what).hint("a pipe gives its bytes once: name a file or a folder"))
+}
+
 // --- Whether limits files changed, without reading them.
 
 /// Distinguishes two states of the files: their names, and each one's inode, size and times. A
@@ -276,5 +283,26 @@ impl Watch<'_> {
             }
         }
         failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::can_be_watched;
+
+    #[test]
+    fn what_gives_its_bytes_once_cannot_be_watched() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(can_be_watched(&file.path().to_string_lossy()).is_ok());
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let pipe = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+        let error = can_be_watched(&pipe).unwrap_err();
+        assert!(
+            error.to_string().contains("cannot watch /dev/fd/"),
+            "{error}"
+        );
+        assert!(error.hints().any(|hint| hint.starts_with("a pipe gives")));
+        let gone = can_be_watched("/nonexistent").unwrap_err();
+        assert!(gone.hints().any(|hint| hint.contains("current folder")));
     }
 }

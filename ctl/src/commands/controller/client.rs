@@ -4,7 +4,7 @@
 //! server allows, 10,000 levels, and `serde_json` reads 128. A list with such an object could not be read at all, so one object
 //! of one namespace would keep the controller from all. What is deeper than any valid object is cut from answers before.
 
-use std::{fs, future::pending, mem::replace, path::Path, time::Duration};
+use std::{future::pending, mem::replace, path::Path, time::Duration};
 
 use http_body_util::BodyExt as _;
 use hyper::{Response, body::Bytes};
@@ -13,6 +13,7 @@ use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
 };
+use store::PemFile;
 use tokio::time::sleep;
 use tower::{
     BoxError,
@@ -68,13 +69,14 @@ fn with_reason(error: BoxError) -> BoxError {
 
 /// Waits until a file has other bytes than at the start. kube reads [`AUTHORITY`] once.
 pub(super) async fn changed(file: &Path) {
-    let Ok(before) = fs::read(file) else {
+    let read = || PemFile::read(file).map(|file| file.bytes);
+    let Ok(before) = read() else {
         return pending().await;
     };
     loop {
         sleep(AUTHORITY_PACE).await;
         // While it is being replaced, it may be absent.
-        if fs::read(file).is_ok_and(|now| now != before) {
+        if read().is_ok_and(|now| now != before) {
             return;
         }
     }
@@ -118,6 +120,8 @@ impl Cut {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
     use tokio::time::{Instant, timeout};
 

@@ -18,6 +18,7 @@ use kubernetes::{
     controller_name, filter_object_name,
 };
 use policy::Name;
+use store::read_file;
 use tokio::time::Instant;
 
 use super::{
@@ -295,11 +296,8 @@ fn api(client: &Client, loader: Loader, namespace: &str) -> Api<DynamicObject> {
 fn read_settings(path: &Path) -> Result<FilterSettings, Error> {
     let wrong =
         |why: String| Error::new(Exit::Usage, format!("--filter {}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
-    if size.len() > FILE_MAX {
-        return Err(wrong(format!("more than {FILE_MAX} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read_file(path, FILE_MAX).map_err(|error| wrong(error.to_string()))?;
+    let text = String::from_utf8(text).map_err(|error| wrong(error.to_string()))?;
     let mut report = Report::default();
     let node = limits_file::yaml::load(&text, &mut report);
     if let Some(problem) = report.problems.first() {
