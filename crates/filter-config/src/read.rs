@@ -3,7 +3,10 @@
 use std::ops::RangeInclusive;
 
 use documents::{Choice, Field, Name, Node, Path, Report, Take, Value, from_base64};
-use policy::{Alterations, Compiled, OnFailure, REMOTE_ADDRESS, WHOLE_ADDRESS};
+use policy::{
+    Alterations, CHECK_STREAM_REFUSED, Compiled, OnFailure, REMOTE_ADDRESS, REQUEST_BODY,
+    REQUEST_BODY_PASSES, WHOLE_ADDRESS,
+};
 
 use crate::{
     Config, DenyBody, DenyConfig, Direction, Format, IfSeveral, LimiterConfig, Prefixes, Source,
@@ -441,7 +444,7 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
         let why = match sources.iter().position(|(known, _)| *known == key) {
             Some(at) if at < built_in => "is built in",
             Some(_) => "is there already",
-            None if key.as_str().ends_with(Alterations::HASHED) => "marks hashed values",
+            None if is_mark(&key) => "is how filters report something else",
             None => {
                 sources.push((key, source));
                 continue;
@@ -451,6 +454,18 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
             .push_hint("choose another key");
     }
     sources
+}
+
+/// Whether filters list a name among the entries that they supply that stands for something else. As
+/// [`Alterations::read_mark`], whose sets would take 6 KB in the filter.
+fn is_mark(key: &Name) -> bool {
+    let key = key.as_str();
+    let is_length = |text: &str| text.parse::<u64>().is_ok_and(|bits| bits <= 255);
+    let lengths = { key.strip_prefix(REMOTE_ADDRESS) }
+        .and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+    lengths.is_some_and(|(v4, v6)| is_length(v4) && is_length(v6))
+        || key.ends_with(Alterations::HASHED)
+        || [REQUEST_BODY, REQUEST_BODY_PASSES, CHECK_STREAM_REFUSED].contains(&key)
 }
 
 fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {

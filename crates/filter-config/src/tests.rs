@@ -179,20 +179,33 @@ fn everything_wrong_is_said_at_once() {
 }
 
 #[test]
-fn no_entry_has_the_name_by_which_filters_report_hashed_values() {
+fn no_entry_has_a_name_by_which_filters_report_something_else() {
     for (key, is_free) in [
         ("user.hashed", false),
         ("hashed", true),
         ("user.hashed.id", true),
+        ("remote_address.24.56", false),
+        ("remote_address.country", true),
+        ("remote_address.24", true),
+        ("remote_address.24.256", true),
+        ("client_address.24.56", true),
+        ("request_body", false),
+        ("request_body_passes", false),
+        ("check_stream_refused", false),
+        ("request_body_size", true),
     ] {
+        let mut read = Alterations::default();
+        let is_read = read.read_mark(&key.parse().unwrap(), |_| true);
+        assert!(!is_free || !is_read, "{key}");
         let json = format!(
             r#"{{"domain": "shop", "limiter": {{"cluster": "limiter"}}, "descriptors": [{{"key": "{key}", "header": "x"}}]}}"#
         );
         if is_free {
             assert!(Config::from_json(json.as_bytes()).is_ok(), "{key}");
         } else {
-            let expected =
-                format!("descriptors[0]: `{key}` marks hashed values (choose another key)");
+            let expected = format!(
+                "descriptors[0]: `{key}` is how filters report something else (choose another key)"
+            );
             assert_eq!(problems(&json), expected);
         }
     }
