@@ -15,7 +15,7 @@ use crate::ui::{Ui, help};
 
 /// What libFuzzer follows: as cargo-fuzz builds it, without the address sanitizer, which needs a nightly
 /// compiler and finds little in code without `unsafe`.
-const COVERAGE: [&str; 9] = [
+const COVERAGE: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
@@ -24,7 +24,20 @@ const COVERAGE: [&str; 9] = [
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
     "-Ccodegen-units=1",
     "-Cdebug-assertions",
-    "-Copt-level=2",
+];
+/// What readers spend their time in is optimized. Of the libraries most are only linked, or read a few inputs: they would
+/// take the compiler as long as all else, also those that Cargo.toml optimizes for simulations.
+const OPTIMIZED: [&str; 10] = [
+    "--config=profile.dev.opt-level=1",
+    "--config=profile.dev.package.\"*\".opt-level=0",
+    "--config=profile.dev.package.granit-parser.opt-level=1",
+    "--config=profile.dev.package.serde_json.opt-level=1",
+    "--config=profile.dev.package.combine.opt-level=0",
+    "--config=profile.dev.package.futures-util.opt-level=0",
+    "--config=profile.dev.package.kubernetes.opt-level=0",
+    "--config=profile.dev.package.redis.opt-level=0",
+    "--config=profile.dev.package.redis-link.opt-level=0",
+    "--config=profile.dev.package.tokio.opt-level=0",
 ];
 /// Bound: bytes of an input.
 const LENGTH_MAX: &str = "-max_len=16384";
@@ -74,7 +87,7 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<()> {
         ui.line("fuzz: skipped: no C++ compiler");
         return Ok(());
     }
-    Fuzzer::try_each(workspace, ui, &readers(workspace)?, 5).map(drop)
+    Fuzzer::try_each(workspace, ui, &readers(workspace)?, 3).map(drop)
 }
 
 /// The names of the corpora, which are those of the readers.
@@ -135,6 +148,7 @@ impl Fuzzer {
         // those of every other build.
         let mut cargo = workspace.native(&["build", "--bin=fuzz", "--features=fuzz/libfuzzer"]);
         cargo
+            .args(OPTIMIZED)
             .args(["--target", &target])
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
             .env("CARGO_INCREMENTAL", "0");
