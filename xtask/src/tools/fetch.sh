@@ -68,8 +68,9 @@ go() {
         export GOCACHE="${GOCACHE:-$PWD/cache}" GOPATH="$PWD/root/usr/share/gocode"
         export GOFLAGS= GO111MODULE=off GOPROXY=off GOTOOLCHAIN=local CGO_ENABLED=0
         cd "$source"
+        # Without inlining and debug information it compiles in two thirds of the time, and each start takes half a second more.
         # kubectl refuses a server that does not say its version: that of the libraries it is made of.
-        "$GO" build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.4" -o "$compiled" .
+        "$GO" build -trimpath -gcflags "all=-l -dwarf=false" -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.4" -o "$compiled" .
     )
     # Sources and the build cache are twenty times as large as the program.
     rm -r work
