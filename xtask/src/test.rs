@@ -54,7 +54,7 @@ const NO_KUBERNETES: &str = "RL_NO_KUBERNETES";
 const NO_SERVER: &str = "/nonexistent/server";
 
 /// Seeds of each property of the simulated filter.
-const SEEDS: &str = "200";
+const SEEDS: &str = "120";
 
 /// Tests that are listed as the slowest.
 const SLOWEST: usize = 15;
