@@ -41,6 +41,36 @@ fn a_cached_entry_expires_after_a_second_a_failure_or_an_edit() {
 }
 
 #[test]
+fn an_older_status_replaces_no_newer_one() {
+    let [newer, same_time] = [status(2000, 5), status(2000, 4)];
+    let mut entry = BucketEntry::default();
+    for (next, is_stored) in [
+        (newer, true),
+        (status(1000, 9), false),
+        (newer, false),
+        (same_time, true),
+    ] {
+        assert_eq!(entry.update_status(next), is_stored, "{next:?}");
+    }
+    assert_eq!(entry.status, Some(same_time));
+}
+
+#[test]
+fn an_older_status_of_the_table_replaces_no_newer_one() {
+    let (_, mut keys) = keys();
+    let bucket = keys.next().unwrap().at(1);
+    let mut worker_cache = WorkerCache::default();
+    worker_cache.store_status(bucket, status(2000, 4), false);
+    let entry = BucketEntry {
+        status: Some(status(1000, 9)),
+        ..BucketEntry::default()
+    };
+    worker_cache.store_entry(bucket, &entry, at(2001));
+    let cached = worker_cache.get_fresh(bucket, at(2002), 0).unwrap();
+    assert_eq!(cached.status, Some(status(2000, 4)));
+}
+
+#[test]
 fn the_first_status_is_written_at_once_and_then_only_significant_ones() {
     let (table, mut keys) = keys();
     let (host, key) = (SharedData::default(), keys.next().unwrap());

@@ -31,6 +31,21 @@ fn status(lease_query: Option<LeaseQuery>) -> Vec<(u64, u64, u64)> {
 }
 
 #[test]
+fn an_older_status_replaces_no_newer_one() {
+    let [older, newer] = [1000, 2000].map(|at_us| BucketStatus {
+        at_us,
+        limit: None,
+        window_ms: 1000,
+        remaining: 0,
+        reset_after_ms: 0,
+    });
+    let mut entry = LeaseEntry::default();
+    entry.update_status(newer);
+    entry.update_status(older);
+    assert_eq!(entry.status, Some(newer));
+}
+
+#[test]
 fn a_grant_deadline_counts_from_the_send_time_minus_a_safety_margin() {
     let grant = Grant::new(lease(1, 1), at(7));
     assert_eq!(grant.deadline_us, 7_000 + 99_000 - 99);

@@ -80,13 +80,14 @@ impl World {
         let takes_changes = call.path.contains("&changes=1");
         let (etag, body) = self.limiter.poll(replica, has.as_deref(), takes_changes);
         let etag = ("etag", etag);
+        let proxies = ("x-rl-proxies", format!("*={}", self.limiter.proxies));
         let (headers, body) = match body {
             None => (
-                vec![(":status", "304".to_owned()), api, etag],
+                vec![(":status", "304".to_owned()), api, etag, proxies],
                 Some(Vec::new()),
             ),
             Some((form, body)) => (
-                vec![ok, api, etag, ("content-type", form.to_owned())],
+                vec![ok, api, etag, proxies, ("content-type", form.to_owned())],
                 Some(body),
             ),
         };
