@@ -123,12 +123,15 @@ impl Request {
         let started = Instant::now();
         let exchange = async {
             let (head, body) = self.client.pool.request(request).await?.into_parts();
-            let body = body.collect().await?.to_bytes();
+            let body = body.collect().await?;
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            let body = body.to_bytes();
             let (status, headers) = (head.status, head.headers);
             anyhow::Ok(Reply {
                 status,
                 headers,
                 body,
+                trailers,
                 took: started.elapsed(),
             })
         };
@@ -149,6 +152,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// Its whole body.
     pub body: Bytes,
+    /// What came after it.
+    pub trailers: HeaderMap,
     /// From the first byte sent to the last byte received.
     pub took: Duration,
 }

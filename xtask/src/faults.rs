@@ -31,7 +31,14 @@ const AFTER: Duration = Duration::from_secs(6);
 const UNITS_CHECKED: u64 = 20;
 const UNITS_LEASED: u64 = 200;
 
-const LIMITS: &str = include_str!("faults.yaml");
+const LIMITS: &str = "\
+domain: shop
+limits:
+  - {name: checked, match: {path: /checked}, rate: 20/s, burst: 20}
+  - {name: leased, match: {path: /leased}, rate: 200/s, burst: 200, lease: {ttl: 250ms}}
+  - {name: denied, match: {path: /denied}, rate: 100000/s, on_failure: deny}
+  - {name: edited, match: {path: /edited}, rate: 99999/s}
+";
 const CHECKED: &str = "/checked";
 const LEASED: &str = "/leased";
 /// Of a limit that refuses while nobody decides.

@@ -13,7 +13,6 @@ use harness::{
 };
 use hyper::StatusCode;
 use tempfile::TempDir;
-use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep_until, timeout};
@@ -28,22 +27,29 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs to completion, or fails on Ctrl-C or SIGTERM.
 pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
-    runtime()?.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
+    terminable(async {
         tokio::select! {
             // The task is polled first: one that waits for Ctrl-C itself ends well.
             biased;
-            measured = measured => return measured,
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
+            measured = measured => measured,
+            _ = tokio::signal::ctrl_c() => Err(std::io::Error::from(ErrorKind::Interrupted).into()),
         }
-        Err(std::io::Error::from(ErrorKind::Interrupted).into())
     })
 }
 
-pub fn runtime() -> Result<Runtime> {
-    let mut builder = runtime::Builder::new_current_thread();
-    Ok(builder.enable_all().build()?)
+/// The same for a task that goes on after Ctrl-C, to judge what it has seen.
+pub fn terminable<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            biased;
+            measured = measured => measured,
+            _ = terminate.recv() => Err(std::io::Error::from(ErrorKind::Interrupted).into()),
+        }
+    })
 }
 
 /// The programs of a run, on this Redis; `debug`: as the tests have them.

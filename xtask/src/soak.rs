@@ -26,7 +26,7 @@ use tokio::time::{interval, sleep};
 
 use crate::bench::Unit;
 use crate::command::Workspace;
-use crate::fleet::{lock, micros, quantile, release, runtime, text};
+use crate::fleet::{lock, micros, quantile, release, terminable, text};
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
 use crate::{module, wasm};
@@ -38,6 +38,17 @@ const MEMORY_MAX: u64 = 128 << 20;
 
 /// A token that the limiter accepts: no placeholder.
 const TOKEN: &str = "5f0c6a2e9d7b41c88e31";
+
+const LIMITS: &str = "
+domain: soak
+limits:
+  - {name: honest, match: {what: honest}, per: [user], rate: 1000000/1s}
+  - {name: slow, match: {what: slow}, rate: 1/20s}
+  - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 1000}
+  - {name: service, descriptor: [service], algorithm: fixed_window, rate: 1000000/1s}
+  - {name: slots, match: {what: slots}, algorithm: concurrency, limit: 10, slot_ttl: 3s}
+  - {name: tokens, match: {what: tokens}, rate: 1000/1h, cost: {from: {response_json: /n}, reserve: 10, max: 1000}}
+";
 
 /// Arguments of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -76,7 +87,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         filter: PathBuf::new(),
     };
     let Some(filter) = &args.proxy else {
-        return runtime()?.block_on(soak(args, ui, &programs));
+        return terminable(soak(args, ui, &programs));
     };
     programs.envoy = Tools::new(workspace, ui).get(Tool::Envoy)?;
     programs.filter = match filter.to_str() {
@@ -84,7 +95,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         Some("wasm") => wasm::build(workspace, ui)?,
         _ => filter.clone(),
     };
-    runtime()?.block_on(proxy::soak(args.minutes, &programs, ui))
+    terminable(proxy::soak(args.minutes, &programs, ui))
 }
 
 async fn soak(args: &Args, ui: &Ui, programs: &Programs) -> Result<()> {
@@ -173,9 +184,9 @@ async fn start(
     second: [u16; 2],
     dir: &Path,
 ) -> Result<[Limiter; 2]> {
-    let tokens = dir.join("tokens");
+    let [tokens, limits] = [dir.join("tokens"), dir.join("limits.yaml")];
     std::fs::write(&tokens, TOKEN)?;
-    let limits = programs.root.join("xtask/src/soak/limits.yaml");
+    std::fs::write(&limits, LIMITS)?;
     let management = format!("http://127.0.0.1:{}", to.management);
     let common = ["--token-file", text(&tokens)?, "--log", "error"];
     let plan = |ports, own: &[&str]| LimiterPlan {

@@ -60,7 +60,16 @@ const START_S: u64 = 8;
 /// For so long limiters and Redis are away, from the start of their phase.
 const AWAY_S: u64 = 8;
 
-const LIMITS: &str = include_str!("adaptive.yaml");
+const LIMITS: &str = "\
+domain: shop
+limits:
+  - {name: adaptive, match: {path: /adaptive}, algorithm: concurrency, limit: 20, deny_status: 503,
+     adaptive: {min: 5, max: 200, latency: 300ms}}
+  - {name: probe, match: {path: /probe}, rate: 1000000/s}
+  - {name: few, match: {path: /12}, algorithm: concurrency, limit: 12, deny_status: 503}
+  - {name: some, match: {path: /24}, algorithm: concurrency, limit: 24, deny_status: 503}
+  - {name: many, match: {path: /48}, algorithm: concurrency, limit: 48, deny_status: 503}
+";
 const OURS: &str = "/adaptive";
 const STATIC: [&str; 3] = ["/12", "/24", "/48"];
 /// The path of Envoy's own filter.

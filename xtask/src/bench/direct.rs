@@ -157,6 +157,9 @@ async fn send(client: &Client, url: &str, call: Call) -> Result<u64> {
     let reply = request.header("te", "trailers").send().await?;
     let status = reply.status;
     ensure!(status == 200, "a call is answered {status}");
+    let trailer = reply.trailers.get("grpc-status");
+    let well = trailer.is_none_or(|status| status == "0");
+    ensure!(well, "a call ends with status {trailer:?}");
     // An error of gRPC has no message, whose head is five bytes.
     ensure!(reply.body.len() > 5, "a call is answered nothing");
     Ok(micros(reply.took))
@@ -263,7 +266,12 @@ fn words(line: &str) -> Result<Vec<Vec<u8>>> {
 
 // ---- What does not depend on a load
 
-const SLOT_LIMITS: &str = include_str!("slots.yaml");
+const SLOT_LIMITS: &str = "\
+domain: shop
+limits:
+  - {name: plain, match: {path: /plain}, per: [user], rate: 1000000/1s}
+  - {name: in-flight, match: {path: /stream}, per: [user], algorithm: concurrency, limit: 100000, slot_ttl: 10m}
+";
 const TTL_MS: u64 = 600_000;
 /// Checks of a round, and of a batch.
 const CHECKS: u64 = 1000;

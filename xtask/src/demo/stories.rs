@@ -276,7 +276,15 @@ async fn send(stage: &Stage, requests: u64) -> Result<u64> {
 }
 
 /// The limit of the story of requests in flight.
-const IN_FLIGHT: &str = include_str!("in-flight.yaml");
+const IN_FLIGHT: &str = "domain: shop
+limits:
+  - name: in-flight
+    match: {path: \"/reports/**\"}
+    per: [user]
+    algorithm: concurrency
+    limit: 10
+    slot_ttl: 3s
+";
 const IN_FLIGHT_MAX: u64 = 10;
 const ENVOYS: u64 = 3;
 /// Requests at each Envoy.

@@ -45,7 +45,17 @@ const CHANGES_PER_THREAD: u64 = 5000;
 /// In what time nothing is left: less than the `slot_ttl`, after which slots end that nobody gave back.
 const LEFT: Duration = Duration::from_secs(15);
 
-const LIMITS: &str = include_str!("proxy.yaml");
+const LIMITS: &str = "
+domain: shop
+limits:
+  - {name: checked, match: {path: /checked}, per: [user], rate: 5/s}
+  - {name: leased, match: {path: /leased}, rate: 2000/s, lease: {ttl: 250ms}}
+  - {name: slots, match: {path: /slots}, algorithm: concurrency, limit: 6, slot_ttl: 60s}
+  - {name: queued, match: {path: /queued}, algorithm: leaky_bucket, rate: 100/s, burst: 20, over_limit: queue, max_delay: 100ms}
+  - {name: tokens, match: {path: /tokens}, rate: 1000/s, cost: {from: {response_json: /n}, reserve: {from: {request_json: /m}, default: 5}, max: 100}}
+  - {name: near, match: {path: /near}, per: [user], rate: 20/s, scope: proxy}
+  - {name: strict, match: {path: /strict}, rate: 100/s, on_failure: deny}
+";
 /// The paths of the limits, and one without.
 #[rustfmt::skip]
 const PATHS: [&str; 8] = ["/checked", "/leased", "/slots", "/queued", "/tokens", "/near", "/strict", "/unlimited"];
