@@ -456,14 +456,11 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
     sources
 }
 
-/// Whether filters list a name among the entries that they supply that stands for something else. As
+/// Whether filters list this name beside the entries that they supply, for something else. Not by
 /// [`Alterations::read_mark`], whose sets would take 6 KB in the filter.
 fn is_mark(key: &Name) -> bool {
     let key = key.as_str();
-    let is_length = |text: &str| text.parse::<u64>().is_ok_and(|bits| bits <= 255);
-    let lengths = { key.strip_prefix(REMOTE_ADDRESS) }
-        .and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
-    lengths.is_some_and(|(v4, v6)| is_length(v4) && is_length(v6))
+    Alterations::prefixes_of(key).is_some()
         || key.ends_with(Alterations::HASHED)
         || [REQUEST_BODY, REQUEST_BODY_PASSES, CHECK_STREAM_REFUSED].contains(&key)
 }

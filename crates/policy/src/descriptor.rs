@@ -155,14 +155,17 @@ impl Alterations {
         (mark.len() <= Name::MAX_LEN).then_some(mark)
     }
 
+    /// To how many bits filters cut addresses that list this name; `None`: it stands for something else.
+    pub fn prefixes_of(name: &str) -> Option<[u8; 2]> {
+        let lengths = name.strip_prefix(REMOTE_ADDRESS)?.strip_prefix('.')?;
+        let (v4, v6) = lengths.split_once('.')?;
+        Some([v4.parse().ok()?, v6.parse().ok()?])
+    }
+
     /// Adds what a name in a list stands for; `false`: it is that of an entry.
     pub fn read_mark(&mut self, name: &Name, listed: impl Fn(&Name) -> bool) -> bool {
         let name = name.as_str();
-        let lengths = |rest: &str| {
-            let (v4, v6) = rest.strip_prefix('.')?.split_once('.')?;
-            Some([v4.parse().ok()?, v6.parse().ok()?])
-        };
-        if let Some(prefixes) = name.strip_prefix(REMOTE_ADDRESS).and_then(lengths) {
+        if let Some(prefixes) = Self::prefixes_of(name) {
             self.prefixes.insert(prefixes);
             return true;
         }

@@ -498,7 +498,6 @@ fn pem_problem(error: &pem::Error) -> String {
         pem::Error::IllegalSectionStart { .. } => {
             "a line begins with `-----BEGIN ` and does not end with `-----`".to_owned()
         }
-        pem::Error::Io(error) => error.to_string(),
         error => error.to_string(),
     }
 }
